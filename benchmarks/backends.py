@@ -1,8 +1,8 @@
 """What runs a collective: a torch process group or an MPI communicator.
 
 `gloo`, `q7x2`, `openmpi` are what they say. `q7x2:ring` is q7x2 restricted to some algorithms, as
-`with q7x2.algorithm("ring")` does. `q7x2+int8` is q7x2 with a codec, `q7x2+int8@slow` the same on
-some edges. `empty` is torch's own C++ backend that does nothing: what any call costs.
+`with q7x2.collectives.algorithm("ring")` does. `q7x2+int8` is q7x2 with a codec, `q7x2+int8@slow`
+the same on some edges. `empty` is torch's own C++ backend that does nothing: what any call costs.
 
 All q7x2 of a job are one process group. In groups of their own they would differ by more than what
 is compared: by where their shared memory happens to lie, and by their connections.
@@ -77,16 +77,16 @@ class TorchBackend:
             raise ValueError(f"{op.name} takes no codec")
         import q7x2
 
-        return lambda: q7x2.all_reduce(buffers.send, codec, group=group, edges=edges)
+        return lambda: q7x2.all_reduce(buffers.send, codec=codec, group=group, edges=edges)
 
     def history(self, op: Op, size: int) -> dict[str, Any]:
-        """How q7x2 came to its choice for such calls (q7x2.plan_history)."""
+        """How q7x2 came to its choice for such calls (q7x2.plan.plan_history)."""
         import q7x2
 
         bytes_ = op.tuned_size(size, dist.get_world_size())
         kinds = [
             kind
-            for kind in q7x2.plan_history(self._group)
+            for kind in q7x2.plan.plan_history(self._group)
             if kind["collective"] == op.name
             and kind["bytes"] is not None
             and kind["bytes"] // 2 < bytes_ <= kind["bytes"]
@@ -98,7 +98,7 @@ class TorchBackend:
             return nullcontext()
         import q7x2
 
-        return q7x2.algorithm(self._algorithms)
+        return q7x2.collectives.algorithm(self._algorithms)
 
 
 class OpenMpiBackend:

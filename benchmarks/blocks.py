@@ -1,7 +1,7 @@
 """What leaving out blocks of zeros saves: all-reduces of tensors with blocks of zeros, and without.
 
 Virtual hosts with one rank each sum the same tensors in the same processes and in turns:
-``q7x2.all_reduce(tensor, "blocks")`` in a group with servers and in one without, the dense
+``q7x2.all_reduce(tensor, codec="blocks")`` in a group with servers and in one without, the dense
 all-reduce of q7x2, and that of Gloo. Each rank has its own blocks, or all have the same ones. It
 needs root.
 """
@@ -156,8 +156,8 @@ def calls_of(groups: dict[str, Any]) -> dict[str, Callable[[Any], object]]:
     import torch.distributed as dist
 
     calls = {
-        OURS: lambda tensor: q7x2.all_reduce(tensor, "blocks", group=groups["q7x2"]),
-        SERVED: lambda tensor: q7x2.all_reduce(tensor, "blocks", group=groups[SERVED]),
+        OURS: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups["q7x2"]),
+        SERVED: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups[SERVED]),
         DENSE: lambda tensor: dist.all_reduce(tensor, group=groups["q7x2"]),
         GLOO: lambda tensor: dist.all_reduce(tensor, group=groups["gloo"]),
     }

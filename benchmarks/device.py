@@ -203,7 +203,7 @@ def _count_rank(rank: int, world_size: int, store: str, size: int, results: Any)
         for _ in range(2):
             torch.accelerator.synchronize()
             before = module.copied_bytes()
-            q7x2.all_reduce(tensor, codec, edges="all")
+            q7x2.all_reduce(tensor, codec=codec, edges="all")
             torch.accelerator.synchronize()
             after = module.copied_bytes()
         row = {"to_host": after[0] - before[0], "to_device": after[1] - before[1]}

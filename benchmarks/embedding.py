@@ -1,9 +1,9 @@
 """What a large embedding costs on the network per step: owners of rows beside DDP over Gloo.
 
 Virtual hosts with one rank each train the same model in five ways, in the same processes and in
-turns: `q7x2.ShardedEmbedding` over q7x2 and over Gloo, and DDP with a sparse and with a dense
-gradient. The communication of a step is its time less the time of the same step without the other
-ranks. All ways must have the same losses. It needs root.
+turns: `q7x2.embedding.ShardedEmbedding` over q7x2 and over Gloo, and DDP with a sparse and with a
+dense gradient. The communication of a step is its time less the time of the same step without the
+other ranks. All ways must have the same losses. It needs root.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
         )
 
     def trainer(owners: Any, others: Any) -> Callable[[Any], Any]:
-        rows = q7x2.ShardedEmbedding(spec["rows"], spec["dim"], group=owners, optimizer=sgd)
+        rows = q7x2.embedding.ShardedEmbedding(
+            spec["rows"], spec["dim"], group=owners, optimizer=sgd
+        )
         rows.load_table(table)
         ddp = DistributedDataParallel(
             nn.Sequential(rows, *copy.deepcopy(dense)), process_group=others

@@ -41,9 +41,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--context", type=int, default=64, help="tokens of a sequence")
     parser.add_argument("--batch", type=int, default=4, help="sequences of a rank")
     parser.add_argument("--bucket-mb", type=float, default=2.0, help="of DDP")
-    parser.add_argument("--chunk", help="ForwardOverlap(chunk_bytes=); chosen if not given")
-    parser.add_argument("--window", type=int, help="ForwardOverlap(window=); chosen if not given")
-    parser.add_argument("--early", type=float, help="ForwardOverlap(early=); chosen if not given")
+    parser.add_argument("--chunk", help="OverlapOptions(chunk_bytes=); chosen if not given")
+    parser.add_argument("--window", type=int, help="OverlapOptions(window=); chosen if not given")
+    parser.add_argument("--early", type=float, help="OverlapOptions(early=); chosen if not given")
     parser.add_argument("--steps", type=int, default=15, help="in a row, of each way")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path, default=RESULTS / "forward.json")
@@ -179,7 +179,7 @@ class Training:
         self._attached = q7x2.attach(
             ours,
             q7x2.Allreduce(),
-            overlap=q7x2.ForwardOverlap(
+            overlap=q7x2.overlap.OverlapOptions(
                 chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
             ),
             optimizer=optimizer,

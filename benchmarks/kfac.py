@@ -138,7 +138,9 @@ def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     made = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam}
     options = OPTIMIZERS[label]
     optimizer: Any = (
-        q7x2.KFAC(ddp, **options) if label == "K-FAC" else made[label](ddp.parameters(), **options)
+        q7x2.optim.KFAC(ddp, **options)
+        if label == "K-FAC"
+        else made[label](ddp.parameters(), **options)
     )
     rank, world_size = dist.get_rank(), dist.get_world_size()
     batches = task.batches(rank, world_size, spec["seed"])

@@ -1,9 +1,9 @@
-"""Times of steps while one rank is stopped now and then: DDP, quorums, the modes of LateUpdates.
+"""Times of steps while one rank is stopped now and then: DDP, quorums, the modes of StaleSGD.
 
 Ranks on this machine train a small network. A process outside of them stops one rank for some
 seconds in every period (SIGSTOP). Each method trains for the same time with the same stops. The
 figures are those of a rank that is never stopped: how many steps it took, and the longest one. With
-LateUpdates a step is a backward of this rank, and others may apply more gradients meanwhile.
+StaleSGD a step is a backward of this rank, and others may apply more gradients meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks import facts, launch, report
 from benchmarks.processes import run_ranks
 
 RESULTS = Path(__file__).parent / "results"
-METHODS: dict[str, dict[str, Any]] = {  # options of DDP, Quorum or LateUpdates
+METHODS: dict[str, dict[str, Any]] = {  # options of DDP, QuorumSGD or StaleSGD
     "DDP": {},
     "backup workers": {},
     "gradient coding": {"copies": 2},
@@ -134,10 +134,10 @@ class Training:
         if method == "DDP":
             self._ddp = DistributedDataParallel(self.model)
         elif method in ("backup workers", "gradient coding"):
-            self._quorum = q7x2.Quorum(self.model, self._sgd, **options)
+            self._quorum = q7x2.late.QuorumSGD(self.model, self._sgd, **options)
         else:
-            mode = options.get("mode", q7x2.FollowLag())
-            self._late = q7x2.LateUpdates(self.model, self._sgd, mode=mode)
+            mode = options.get("mode", q7x2.late.FollowLag())
+            self._late = q7x2.late.StaleSGD(self.model, self._sgd, mode=mode)
 
     @property
     def updates(self) -> int:

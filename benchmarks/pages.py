@@ -52,7 +52,7 @@ _SPEED = (
 # hook that README.md names. All compress from the first step, but 1-bit Adam.
 _HOOKS = (
     ("int8", "int8", '`q7x2.Quantize("int8")`'),
-    ("", "hadamard+int4:g=128", '`q7x2.Quantize("int4")`'),
+    ("", "hadamard+int4:g=128", '`q7x2.Quantize("hadamard+int4:g=128")`'),
     ("int4", "int4:g=128", '`q7x2.Quantize("int4:g=128")`'),
     ("PowerSGD 8", at_once("PowerSGD 8"), "`q7x2.PowerSGD(rank=8)`"),
     ("PowerSGD 4", at_once("PowerSGD 4"), "`q7x2.PowerSGD(rank=4)`"),

@@ -187,7 +187,7 @@ def worker(spec: dict[str, Any]) -> None:
         steps_for(spec["pause"])
     changes = [
         f"before call {change['call']}: {change['reason']}"
-        for kind in q7x2.plan_history()
+        for kind in q7x2.plan.plan_history()
         for change in kind["rate_changes"]
     ]
     seconds = time.monotonic() - begin

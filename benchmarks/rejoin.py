@@ -118,10 +118,10 @@ class Training:
         self._task = TASKS["gpt"](self._recipe)
         self._model = self._task.model()
         self._inner = self._task.optimizer(self._model.parameters())
-        self._diloco = q7x2.DiLoCo(
+        self._diloco = q7x2.cadence.DiLoCo(
             self._model,
             self._inner,
-            every=interval,
+            sync_every=interval,
             group=self._group,
             **CADENCE_BY_LABEL[spec["method"]].options or {},
         )

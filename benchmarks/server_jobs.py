@@ -146,7 +146,7 @@ def rank_main(spec: dict[str, Any], out: Path, meeting: Any, store: Any) -> None
             tensors = [given.clone() for _ in range(spec["calls"])]
             meet(meeting, f"{turn} {way}", processes)
             begin = time.perf_counter()
-            with q7x2.algorithm("servers" if way == SERVED else ""):
+            with q7x2.collectives.algorithm("servers" if way == SERVED else ""):
                 for tensor in tensors:
                     dist.all_reduce(tensor, group=groups[way])
             if turn:  # the first one is not counted

@@ -206,7 +206,7 @@ def kills(spec: dict[str, Any], store: Any) -> dict[str, Any]:
         is_over = False
         while not is_over:
             tensor = torch.full((rng.choice(KILL_SIZES),), float(rank + 1))
-            with q7x2.algorithm("servers"):
+            with q7x2.collectives.algorithm("servers"):
                 dist.all_reduce(tensor, group=group)
             calls += 1
             wrong += int(not bool((tensor == ranks * (ranks + 1) / 2).all()))

@@ -90,9 +90,9 @@ def train(spec: dict[str, Any], options: dict[str, Any] | None) -> dict[str, Any
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
     quorum = options is not None
     diloco: Any = (
-        q7x2.QuorumDiLoCo(model, inner, every=spec["every"], **options)
+        q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=spec["every"], **options)
         if options is not None
-        else q7x2.DiLoCo(model, inner, every=spec["every"])
+        else q7x2.cadence.DiLoCo(model, inner, sync_every=spec["every"])
     )
 
     def loss(generator: torch.Generator) -> torch.Tensor:

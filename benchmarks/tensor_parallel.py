@@ -2,8 +2,8 @@
 
 Virtual hosts with one rank each share the layers of an MLP and the rows of its input (sequence
 parallelism). A step is a forward and a backward. The ways take turns in the same processes:
-q7x2.ColwiseOverlap and q7x2.RowwiseOverlap, and PyTorch's ColwiseParallel and RowwiseParallel over
-q7x2 and over Gloo. It needs root.
+ColwiseOverlap and RowwiseOverlap of q7x2.tensor_parallel, and PyTorch's ColwiseParallel and
+RowwiseParallel over q7x2 and over Gloo. It needs root.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
         layers += [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)]
         up, down = str(3 * index), str(3 * index + 2)
         if overlap:
-            plan[up] = q7x2.ColwiseOverlap(chunks=spec["chunks"])
-            plan[down] = q7x2.RowwiseOverlap(chunks=spec["chunks"])
+            plan[up] = q7x2.tensor_parallel.ColwiseOverlap(chunks=spec["chunks"])
+            plan[down] = q7x2.tensor_parallel.RowwiseOverlap(chunks=spec["chunks"])
         else:
             plan[up] = ColwiseParallel(input_layouts=Shard(1))
             plan[down] = RowwiseParallel(output_layouts=Shard(1))

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 HOOKS = {
     "int8": q7x2.Quantize("int8"),
-    "int4": q7x2.Quantize("int4"),
+    "int4": q7x2.Quantize("hadamard+int4:g=128"),
     "powersgd": q7x2.PowerSGD(rank=4),
     "topk": q7x2.TopK(0.01),
     "none": q7x2.Allreduce(),  # the same bits as DDP without a hook

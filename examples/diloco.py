@@ -26,11 +26,11 @@ text = standard_library()
 context, batch = 64, 8
 data = Sampler(text.train, context, batch, rank, ranks, seed=0)
 model = GPT(GPTConfig(layers=2, heads=4, dim=args.dim, context=context))
-optimizer = q7x2.DiLoCo(
+optimizer = q7x2.cadence.DiLoCo(
     model,
     torch.optim.AdamW(model.parameters(), lr=1e-3),
-    every=args.every,
-    outer=q7x2.OuterSGD(lr=1, momentum=0),  # the residual takes the place of momentum
+    sync_every=args.every,
+    outer=q7x2.cadence.OuterSGD(lr=1, momentum=0),  # the residual takes the place of momentum
     compressor=None if args.compressor == "none" else args.compressor,
     residual_decay=0.95,
 )

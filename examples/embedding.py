@@ -24,7 +24,7 @@ generator = torch.Generator().manual_seed(1 + dist.get_rank())
 class Clicks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = q7x2.ShardedEmbedding(ROWS, DIM, optimizer=adagrad, init=small)
+        self.embedding = q7x2.embedding.ShardedEmbedding(ROWS, DIM, optimizer=adagrad, init=small)
         self.dense = nn.Sequential(nn.Linear(3 * DIM, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def forward(self, ids: Tensor) -> Tensor:

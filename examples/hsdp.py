@@ -36,7 +36,7 @@ for block in model.blocks:
     fully_shard(block, mesh=mesh["shards"])
 fully_shard(model, mesh=mesh["shards"])  # one dimension: q7x2 reduces over the other
 between = mesh["replicas"].get_group()
-hook = q7x2.attach(model, q7x2.Quantize(args.codec), replicas=between)
+hook = q7x2.attach(model, q7x2.Quantize(args.codec), replica_group=between)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard
 for step in range(1, args.steps + 1):
     loss = model(*data.next())

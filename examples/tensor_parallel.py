@@ -36,7 +36,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 model, head = Block(), nn.Linear(WIDTH, 1)
 mesh = init_device_mesh("cpu", (ranks,))
-plan = {"up": q7x2.ColwiseOverlap(), "down": q7x2.RowwiseOverlap()}
+plan = {"up": q7x2.tensor_parallel.ColwiseOverlap(), "down": q7x2.tensor_parallel.RowwiseOverlap()}
 parallelize_module(model, mesh, plan)
 optimizers = [torch.optim.Adam(each.parameters(), lr=0.01) for each in (model, head)]
 losses = []

@@ -147,7 +147,7 @@ class Caller:
     def coded(self, round_: int, count: int) -> None:
         """Compressed to eight bits: the error is below two steps of a block's range per rank."""
         tensor = values(self.rank, round_, count)
-        q7x2.all_reduce(tensor, "int8", group=self.group)
+        q7x2.all_reduce(tensor, codec="int8", group=self.group)
         expected = summed(self.world, round_, count)
         bound = 2.0 * self.world * float(expected.max()) / 127
         worst = float((tensor - expected).abs().max())
@@ -157,7 +157,7 @@ class Caller:
     def blocks(self, round_: int, count: int) -> None:
         """Each rank has every third block; the others are zero, and are not sent."""
         tensor = self._thirds(self.rank, round_, count)
-        q7x2.all_reduce(tensor, "blocks", group=self.group)
+        q7x2.all_reduce(tensor, codec="blocks", group=self.group)
         check("all_reduce of blocks", tensor, self._sum_of_thirds(round_, count))
 
     def rows(self, round_: int, count: int) -> None:

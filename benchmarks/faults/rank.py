@@ -116,7 +116,7 @@ class Rank:
 
     def algorithms(self) -> list[str]:
         """Those of the calls so far."""
-        return sorted({choice["algorithm"] for choice in q7x2.plan_history()})
+        return sorted({choice["algorithm"] for choice in q7x2.plan.plan_history()})
 
     def new_group_raises(self) -> Report:
         """Makes a group of all ranks, which is expected to fail."""

@@ -64,7 +64,7 @@ def _rank(rank: int, world_size: int, store: str, args: argparse.Namespace) -> d
     x = torch.empty_like(own)
     calls: dict[str, Callable[[int], Any]] = {
         "dense": lambda step: dist.all_reduce(x),
-        "int4": lambda step: q7x2.all_reduce(x, "int4", residual=residual, step=step),
+        "int4": lambda step: q7x2.all_reduce(x, codec="int4", residual=residual, step=step),
     }
     seconds: dict[str, list[float]] = {call: [] for call in calls}
     errors = {}

@@ -85,7 +85,7 @@ def _rank(rank: int, world_size: int, store: str, args: argparse.Namespace) -> d
     if args.what == "ddp":
         model = DistributedDataParallel(model)
         if args.case == INT4:
-            q7x2.attach(model, q7x2.Quantize("int4"))
+            q7x2.attach(model, q7x2.Quantize("hadamard+int4:g=128"))
     else:
         mesh = init_device_mesh(args.device, (world_size,))
         for each in (*model, model):

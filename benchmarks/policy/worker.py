@@ -93,7 +93,7 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
     task = TASKS["digits"]({**RECIPES["accuracy"]["digits"], "steps": steps})
     torch.manual_seed(seed)
     ddp = DistributedDataParallel(task.model(), bucket_cap_mb=0.1)
-    policy = q7x2.ErrorBudget(_LEVELS, start=0 if is_forced else 1)
+    policy = q7x2.policy.ErrorBudget(_LEVELS, start=0 if is_forced else 1)
     hook = q7x2.attach(ddp, q7x2.Quantize("int8"), policy=policy)
     optimizer = task.optimizer(ddp.parameters())
     hook.guard(model=ddp, optimizer=optimizer)

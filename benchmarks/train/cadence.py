@@ -38,7 +38,7 @@ class CadenceTraining:
         self._evaluated = copy.deepcopy(self.model).eval()
         self._inner = self.task.optimizer(self.model.parameters())
         self._trained: Any = self.model
-        self.diloco: q7x2.DiLoCo | None = None
+        self.diloco: q7x2.cadence.DiLoCo | None = None
         self._peer: Peer | None = None
         if method.peer is not None:
             self._peer = method.peer(self.model, self._inner, recipe["interval"], group)
@@ -47,8 +47,12 @@ class CadenceTraining:
                 self.model, process_group=group, bucket_cap_mb=recipe["bucket_mb"]
             )
         else:
-            self.diloco = q7x2.DiLoCo(
-                self.model, self._inner, every=recipe["interval"], group=group, **method.options
+            self.diloco = q7x2.cadence.DiLoCo(
+                self.model,
+                self._inner,
+                sync_every=recipe["interval"],
+                group=group,
+                **method.options,
             )
         self._rate = self._inner.param_groups[0]["lr"]
         self._steps = 0

@@ -15,7 +15,7 @@ from benchmarks.train.methods import BASELINE
 @dataclass(frozen=True)
 class CadenceMethod:
     """Attributes:
-    options: Of ``q7x2.DiLoCo``, beside the recipe's interval; None: it is not used.
+    options: Of ``q7x2.cadence.DiLoCo``, beside the recipe's interval; None: it is not used.
     peer: What trains instead; None as well: DDP at every step.
     needs: A package that is not always there.
     """
@@ -31,7 +31,7 @@ class CadenceMethod:
         return importlib.util.find_spec(self.needs) is not None
 
 
-_AVERAGE = q7x2.OuterSGD(lr=1, momentum=0)
+_AVERAGE = q7x2.cadence.OuterSGD(lr=1, momentum=0)
 
 DILOCO = "DiLoCo"
 STREAMING = "Streaming DiLoCo, int4"

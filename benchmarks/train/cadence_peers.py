@@ -79,7 +79,7 @@ class PostLocal(_Shared):
 class TorchftDiLoCo(_Shared):
     """torchft's ``DiLoCo``: each rank is a replica group of its own, on a Gloo group of torchft's.
 
-    The outer optimizer is that of ``q7x2.DiLoCo``. Rank 0 has the lighthouse.
+    The outer optimizer is that of ``q7x2.cadence.DiLoCo``. Rank 0 has the lighthouse.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.train import wire
 
-AddHook = Callable[[DistributedDataParallel, bool], "q7x2.Attached | None"]
-MakePolicy = Callable[[], q7x2.Policy]
+AddHook = Callable[[DistributedDataParallel, bool], "q7x2.hooks.Attached | None"]
+MakePolicy = Callable[[], q7x2.policy.Policy]
 Recipe = dict[str, Any]
 MakeOptimizer = Callable[[DistributedDataParallel, Recipe], torch.optim.Optimizer]
 
@@ -50,10 +50,10 @@ def none(_: DistributedDataParallel, at_once: bool) -> None:
     return None
 
 
-def ours(options: q7x2.HookOptions, policy: MakePolicy | None = None) -> AddHook:
+def ours(options: q7x2.hooks.HookOptions, policy: MakePolicy | None = None) -> AddHook:
     late = {"start_iter": 0} if hasattr(options, "start_iter") else {}
 
-    def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.Attached:
+    def add(ddp: DistributedDataParallel, at_once: bool) -> q7x2.hooks.Attached:
         hook = replace(options, **late) if at_once else options  # type: ignore[type-var]
         return q7x2.attach(ddp, hook, policy=policy() if policy else None)
 
@@ -107,6 +107,7 @@ def _sgd_at(lr: float | None) -> MakeOptimizer:
     return lambda ddp, recipe: torch.optim.SGD(ddp.parameters(), lr=lr or recipe["lr"])
 
 
+_ROTATED = "hadamard+int4:g=128"
 _CHOICES = ("int2", "int8")
 ADAM = "DDP, q7x2, Adam 0.999"
 
@@ -130,7 +131,7 @@ METHODS = (
     Method(
         "int4 or int2 or int8",
         "q7x2",
-        ours(q7x2.Quantize("int4"), lambda: q7x2.BitAllocation("int4", _CHOICES)),
+        ours(q7x2.Quantize(_ROTATED), lambda: q7x2.policy.BitAllocation(_ROTATED, _CHOICES)),
     ),
     Method("1-bit SGD", "q7x2", ours(q7x2.OneBit())),
     Method(

@@ -43,12 +43,12 @@ _AVERAGED_LATE = "AdamW of the momentum after 100 steps"
 
 
 def _changed(
-    label: str, of: str, hook: q7x2.HookOptions, policy: MakePolicy | None = None
+    label: str, of: str, hook: q7x2.hooks.HookOptions, policy: MakePolicy | None = None
 ) -> Variant:
     return Variant(label, "q7x2", ours(hook, policy), tasks=("gpt",), of=of)
 
 
-def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
+def _following(label: str, of: str, hook: q7x2.hooks.HookOptions) -> Variant:
     """Residuals follow the learning rate."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
@@ -64,7 +64,7 @@ def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
 def _adam_of(
     label: str,
     of: str,
-    codec: str | q7x2.HookOptions,
+    codec: str | q7x2.hooks.HookOptions,
     base: str = _FROZEN,
     refresh_every: int | None = None,
 ) -> Variant:
@@ -83,7 +83,7 @@ def _adam_of(
     return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), uncompressed=base, of=of)
 
 
-def _after_momentum(label: str, of: str, hook: q7x2.HookOptions, base: str) -> Variant:
+def _after_momentum(label: str, of: str, hook: q7x2.hooks.HookOptions, base: str) -> Variant:
     """A hook that has the momentum, so that the task's AdamW needs none."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
@@ -99,7 +99,7 @@ def _lion(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer
     return q7x2.optim.DistributedLion(ddp, 3e-4, weight_decay=0.1)
 
 
-def _byte_embedding(hook: q7x2.HookOptions) -> q7x2.Compose:
+def _byte_embedding(hook: q7x2.hooks.HookOptions) -> q7x2.Compose:
     """The embedding, which is the output's matrix too, by int8."""
     return q7x2.Compose({"embedding.weight": q7x2.Quantize("int8"), "*": hook})
 
@@ -108,7 +108,7 @@ _INT4 = "int4, groups of 512"
 _WITHOUT = ", no error feedback"
 
 
-def _add_at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.Attached | None:
+def _add_at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.hooks.Attached | None:
     return add(ddp, True)
 
 
@@ -143,13 +143,13 @@ VARIANTS = (
         "int8, or hadamard+int2:g=128 if norms settle",
         "int8",
         q7x2.Quantize("int8"),
-        lambda: q7x2.Accordion("int8", "hadamard+int2:g=128", every=20),
+        lambda: q7x2.policy.Accordion("int8", "hadamard+int2:g=128", decide_every=20),
     ),
     _changed(
         "PowerSGD 8, or 2 if norms settle",
         "PowerSGD 8",
         q7x2.PowerSGD(rank=8),
-        lambda: q7x2.Accordion(8, 2, every=20),
+        lambda: q7x2.policy.Accordion(8, 2, decide_every=20),
     ),
     _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
     _changed("PowerSGD 8, embedding by int8", "PowerSGD 8", _byte_embedding(q7x2.PowerSGD(rank=8))),

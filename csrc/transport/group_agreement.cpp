@@ -210,7 +210,7 @@ Error Group::disagreement(int a, const std::string& what_a_did, int b,
                                : "";
   return Error(ErrorCode::kMismatch,
                "ranks disagree about a collective (a different collective, shape, dtype, root, "
-               "split, reduction, device or q7x2.algorithm): " +
+               "split, reduction, device or q7x2.collectives.algorithm): " +
                    describe(a) + " " + of_a + ", but " + describe(b) + " " + of_b + hint,
                a == rank() ? b : a);
 }

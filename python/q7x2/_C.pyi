@@ -427,7 +427,7 @@ def rate_changes() -> list[tuple[int, str]]:
     """The changes of rates that this process has noticed, each with the nanoseconds since 1970."""
 
 def plan_history(group: ProcessGroupQ7x2) -> list[dict[str, Any]]:
-    """The choices of a group for each kind of call, as ``q7x2.plan_history`` returns them."""
+    """The choices of a group for each kind of call, as ``q7x2.plan.plan_history`` returns them."""
 
 def choose(
     collective: str, bytes: int, fabric: str, root: int = -1, rank: int = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from q7x2.hooks.options import HookOptions
     from q7x2.overlap.forward import AttachedForward
-    from q7x2.overlap.options import ForwardOverlap
+    from q7x2.overlap.options import OverlapOptions
     from q7x2.policy.policy import Policy
 
 
@@ -38,7 +38,7 @@ def attach(
     *,
     scaler: Any = None,
     threads: int = 1,
-    replicas: ProcessGroup | None = None,
+    replica_group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
     overlap: None = None,
@@ -49,7 +49,7 @@ def attach(
     hook: HookOptions,
     *,
     optimizer: torch.optim.Optimizer,
-    overlap: Literal["forward"] | ForwardOverlap,
+    overlap: Literal["forward"] | OverlapOptions,
 ) -> AttachedForward: ...
 def attach(
     ddp: DistributedDataParallel | FSDPModule,
@@ -57,10 +57,10 @@ def attach(
     *,
     scaler: Any = None,
     threads: int = 1,
-    replicas: ProcessGroup | None = None,
+    replica_group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
-    overlap: Literal["forward"] | ForwardOverlap | None = None,
+    overlap: Literal["forward"] | OverlapOptions | None = None,
 ) -> Attached | AttachedForward:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
@@ -74,7 +74,7 @@ def attach(
 
     Args:
         ddp: The model; or one that ``fully_shard`` (FSDP2) shards over a part of the ranks, a mesh
-            of one dimension, while ``replicas`` hold the same shards.
+            of one dimension, while the ranks of ``replica_group`` hold the same shards.
         hook: The algorithm and its options: :class:`PowerSGD`, :class:`Quantize`, :class:`TopK`,
             :class:`OneBit`, :class:`SignSGD`, :class:`Allreduce`, or several of them in
             :class:`Compose`.
@@ -82,7 +82,7 @@ def attach(
             scale. Steps that it skips leave no trace in the hook's state, with or without this.
         threads: The number of threads of the hook's tensor operations. It must be the same on all
             ranks, because another number may round differently.
-        replicas: The ranks over which the hook averages gradients that FSDP2 has reduced to
+        replica_group: The ranks over which the hook averages gradients that FSDP2 has reduced to
             shards. Only for models of FSDP2.
         optimizer: Residuals follow the learning rate of its first parameter group. A residual
             comes from gradients of an earlier rate; it is multiplied by the ratio of that rate to
@@ -92,7 +92,7 @@ def attach(
             divided among the ranks.
         policy: Who decides how each gradient travels, and how often (docs/policy.md). With several,
             later ones replace what earlier ones decided.
-        overlap: ``"forward"`` or a :class:`ForwardOverlap`: gradients are reduce-scattered, each
+        overlap: ``"forward"`` or an :class:`OverlapOptions`: gradients are reduce-scattered, each
             rank steps on its shard, and the new weights are all-gathered during the next forward
             (docs/forward_overlap.md). It goes with :class:`Allreduce` and an optimizer that updates
             each element by itself.
@@ -105,8 +105,8 @@ def attach(
         RuntimeError: The model has a hook already.
         TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
             ``policy`` or ``scaler`` not what they should be.
-        ValueError: ``replicas`` is missing or not allowed; FSDP does all reductions itself; ranks
-            attach different hooks or policies; parameters are complex, which only
+        ValueError: ``replica_group`` is missing or not allowed; FSDP does all reductions itself;
+            ranks attach different hooks or policies; parameters are complex, which only
             :class:`Allreduce` takes, or were frozen after DDP had been made; or the hook cannot do
             what a policy decides.
     """
@@ -117,7 +117,7 @@ def attach(
     if overlap is not None:
         from q7x2.overlap.attach import attach_forward
 
-        others = {"scaler": scaler, "replicas": replicas, "policy": policy}
+        others = {"scaler": scaler, "replica_group": replica_group, "policy": policy}
         others["threads"] = None if threads == 1 else threads
         return attach_forward(ddp, hook, overlap, optimizer, others)
     if threads < 1:
@@ -134,12 +134,14 @@ def attach(
     if isinstance(ddp, FSDPModule):
         from q7x2.fsdp.attached import attach_sharded
 
-        return attach_sharded(ddp, hook, replicas, scaler, threads, policies)
+        return attach_sharded(ddp, hook, replica_group, scaler, threads, policies)
     assert not isinstance(hook, Sharded)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(f"attach needs a DistributedDataParallel, got {type(ddp).__name__}")
-    if replicas is not None:
-        raise ValueError("replicas are for FSDP2; a DistributedDataParallel has its process group")
+    if replica_group is not None:
+        raise ValueError(
+            "replica_group is for FSDP2; a DistributedDataParallel has its process group"
+        )
     group = ddp.process_group
     if group not in dist.distributed_c10d._world.pg_map:
         raise ValueError(

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from q7x2._core.option_checks import duration_of
 from q7x2.groups.process_group import ProcessGroup
 
 try:
@@ -25,9 +27,12 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
     """A torchft process group on q7x2; a new q7x2 group is made for each quorum.
 
     Args:
-        timeout: A ``datetime.timedelta`` that limits how long a quorum's group may take to form and
-            how long each collective may take; 60 s if left out.
+        timeout: How long a quorum's group may take to form, and how long each collective may take;
+            a float means seconds.
     """
+
+    def __init__(self, timeout: timedelta | float = timedelta(seconds=60)) -> None:
+        super().__init__(timeout=duration_of("timeout", timeout))
 
     _pg: dist.ProcessGroup | None
 

@@ -113,7 +113,7 @@ def _blocks(device: str, size: int, dtype: torch.dtype) -> list[torch.Tensor]:
     x = integers(dist.get_rank(), size, dtype)
     x[size // 8 : -size // 8] = 0
     x = x.to(device)
-    q7x2.all_reduce(x, "blocks")
+    q7x2.all_reduce(x, codec="blocks")
     return [x]
 
 

@@ -25,19 +25,19 @@ def _calls(device: str, codec: str, step: int, dtype: torch.dtype, size: int) ->
     whole = normal(world * size, rank + 30).to(dtype).to(device)
     errors = (normal(world * size, rank + 40) / 8).to(device)
     shard, gathered = x.new_empty(size), x.new_empty(world * size)
-    q7x2.all_reduce(x, codec, step=step, edges="all")
+    q7x2.all_reduce(x, codec=codec, step=step, edges="all")
     q7x2.all_reduce(
         mean,
-        codec,
+        codec=codec,
         op=dist.ReduceOp.AVG,
         residual=residual if keeps else None,
         step=step,
         edges="all",
     )
-    q7x2.reduce_scatter(
-        shard, whole, codec, residual=errors if keeps else None, step=step, edges="all"
+    q7x2.reduce_scatter_tensor(
+        shard, whole, codec=codec, residual=errors if keeps else None, step=step, edges="all"
     )
-    q7x2.all_gather(gathered, x, codec, step=step, edges="all")
+    q7x2.all_gather_into_tensor(gathered, x, codec=codec, step=step, edges="all")
     return [x, mean, residual, shard, errors, gathered]
 
 

@@ -13,22 +13,27 @@ from hook_training import batch, net
 from torch import nn
 from values import assert_same_on_all_ranks
 
-WEIGHTS_ONLY = q7x2.OuterSGD(lr=1, momentum=0)
+WEIGHTS_ONLY = q7x2.cadence.OuterSGD(lr=1, momentum=0)
 SPARSE = "topk:0.025:reselect+int2:minmax:g=64"
 
 # The table of docs/cadence.md, with short intervals.
 METHODS: dict[str, dict[str, Any]] = {
-    "local sgd": {"every": 3, "outer": WEIGHTS_ONLY},
-    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
-    "post-local": {"every": q7x2.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
+    "local sgd": {"sync_every": 3, "outer": WEIGHTS_ONLY},
+    "averaged momentum": {"sync_every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
+    "post-local": {"sync_every": q7x2.policy.PostLocal(4, 3), "outer": WEIGHTS_ONLY},
     "slowmo": {
-        "every": 3,
-        "outer": q7x2.OuterSGD(lr=1, momentum=0.5, nesterov=False, divide_by_rate=True),
+        "sync_every": 3,
+        "outer": q7x2.cadence.OuterSGD(lr=1, momentum=0.5, nesterov=False, divide_by_rate=True),
     },
-    "diloco": {"every": 3},
-    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
-    "sparse": {"every": 3, "outer": WEIGHTS_ONLY, "compressor": SPARSE, "residual_decay": 0.95},
+    "diloco": {"sync_every": 3},
+    "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
+    "int4": {"sync_every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
+    "sparse": {
+        "sync_every": 3,
+        "outer": WEIGHTS_ONLY,
+        "compressor": SPARSE,
+        "residual_decay": 0.95,
+    },
 }
 COMPRESSED = {name: options for name, options in METHODS.items() if "compressor" in options}
 
@@ -41,10 +46,12 @@ def skip_codecs(method: str) -> None:
 
 def made(
     model: nn.Module | None = None, lr: float = 1e-3, **options: Any
-) -> tuple[nn.Module, q7x2.DiLoCo]:
+) -> tuple[nn.Module, q7x2.cadence.DiLoCo]:
     """Return a model and its DiLoCo over AdamW."""
     model = net() if model is None else model
-    return model, q7x2.DiLoCo(model, torch.optim.AdamW(model.parameters(), lr=lr), **options)
+    return model, q7x2.cadence.DiLoCo(
+        model, torch.optim.AdamW(model.parameters(), lr=lr), **options
+    )
 
 
 def backward(model: nn.Module, step: int, rank: int) -> None:
@@ -53,7 +60,9 @@ def backward(model: nn.Module, step: int, rank: int) -> None:
     nn.functional.mse_loss(model(x).float(), y.float()).backward()
 
 
-def train(model: nn.Module, diloco: q7x2.DiLoCo, steps: range, rank: int | None = None) -> None:
+def train(
+    model: nn.Module, diloco: q7x2.cadence.DiLoCo, steps: range, rank: int | None = None
+) -> None:
     for step in steps:
         backward(model, step, dist.get_rank() if rank is None else rank)
         diloco.step()
@@ -65,7 +74,7 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def assert_replicas_equal(diloco: q7x2.DiLoCo, model: nn.Module | None = None) -> None:
+def assert_replicas_equal(diloco: q7x2.cadence.DiLoCo, model: nn.Module | None = None) -> None:
     """Compare the shared weights of all ranks, and those of the model if it is given."""
     assert_same_on_all_ranks([flat(diloco.shared_weights.values())])
     if model is not None:

@@ -21,8 +21,8 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
 }
 
 
-def make(optimizer: str = "adagrad", **options: Any) -> q7x2.ShardedEmbedding:
-    return q7x2.ShardedEmbedding(
+def make(optimizer: str = "adagrad", **options: Any) -> q7x2.embedding.ShardedEmbedding:
+    return q7x2.embedding.ShardedEmbedding(
         ROWS, DIM, optimizer=OPTIMIZERS[optimizer], padding_idx=PADDING, **options
     )
 
@@ -42,7 +42,7 @@ def weights(step: int, rank: int, count: int, dtype: torch.dtype) -> Tensor:
 
 
 def train_step(
-    embedding: q7x2.ShardedEmbedding, step: int, dtype: torch.dtype, group: Any = None
+    embedding: q7x2.embedding.ShardedEmbedding, step: int, dtype: torch.dtype, group: Any = None
 ) -> Tensor:
     """One step on the batch of this rank of ``group``; returns what forward gave."""
     rank = dist.get_rank(group)

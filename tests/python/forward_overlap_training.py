@@ -18,7 +18,7 @@ RING = {"Q7X2_ALGO": "ring"}
 ROUNDS_ONCE = {"Q7X2_ALGO": "sra,direct"}
 
 # With nothing left to choose, the second step is one on shards.
-FIXED = q7x2.ForwardOverlap(chunk_bytes=4 << 20, window=2)
+FIXED = q7x2.overlap.OverlapOptions(chunk_bytes=4 << 20, window=2)
 
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 

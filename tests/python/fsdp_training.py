@@ -165,14 +165,14 @@ class Gathered:
         return keep
 
 
-def own_residuals(hook: q7x2.Attached) -> dict[str, torch.Tensor]:
+def own_residuals(hook: q7x2.hooks.Attached) -> dict[str, torch.Tensor]:
     """What this rank keeps of gradients, by parameter."""
     (local,) = hook.state_dict()["local"].values()
     residuals: dict[str, torch.Tensor] = local.get("gradient_residual", {})
     return residuals
 
 
-def sum_of_residuals(hook: q7x2.Attached, group: Any = None) -> dict[str, torch.Tensor]:
+def sum_of_residuals(hook: q7x2.hooks.Attached, group: Any = None) -> dict[str, torch.Tensor]:
     """What the mean of all ranks still lacks, by parameter."""
     everybody: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everybody, own_residuals(hook), group)

@@ -60,7 +60,7 @@ HOOKS = {
     "dgc": q7x2.TopK(0.1, momentum=0.5, clip_norm=1.0, start_iter=0),
     "ef21": q7x2.EF21("int4:g=128", momentum=0.5),
     "onebit": q7x2.OneBit(start_iter=3),
-    "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
+    "cyclic": q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
     "sign": q7x2.SignSGD(),
     "composed": q7x2.Compose(
         {
@@ -106,7 +106,7 @@ def sgd(ddp: nn.Module, hook: Any = None) -> torch.optim.Optimizer:
 
 def attached(
     hook: Any, model: nn.Module | None = None, attach: dict[str, Any] | None = None, **options: Any
-) -> tuple[DDP, q7x2.Attached]:
+) -> tuple[DDP, q7x2.hooks.Attached]:
     ddp = DDP(copy.deepcopy(model) if model is not None else net(), **options)
     return ddp, q7x2.attach(ddp, hook, **(attach or {}))
 
@@ -166,7 +166,7 @@ def sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def residuals(hook: q7x2.Attached) -> dict[str, torch.Tensor]:
+def residuals(hook: q7x2.hooks.Attached) -> dict[str, torch.Tensor]:
     (local,) = hook.state_dict()["local"].values()
     return local["residual"]
 

@@ -51,7 +51,7 @@ HOOKS: dict[str, Any] = {
     "dgc clipped": q7x2.TopK(0.2, momentum=0.5, clip_norm=1.0, start_iter=0),
     "onebit": q7x2.OneBit(start_iter=1),
     "onebit all": q7x2.OneBit(start_iter=0, compress_vectors=True),
-    "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
+    "cyclic": q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
     "ef21": q7x2.EF21("int4:g=32", momentum=0.5),
     "ef21 powersgd": q7x2.EF21(
         q7x2.PowerSGD(rank=2, start_iter=0, min_compression_rate=1), momentum=0.0
@@ -105,7 +105,7 @@ class Case:
     join: bool
     lengths: list[int]
     uses: list[list[list[bool]]]
-    treated: dict[int, q7x2.Treatment]
+    treated: dict[int, q7x2.policy.Treatment]
     scale: float
     kind: str
     apart: bool
@@ -160,9 +160,9 @@ def random_case(seed: int, ranks: int, backends: tuple[str, ...] = ("q7x2", "glo
     treated = {}
     # A policy decides before a forward, and a rank that has joined makes none.
     if hook in TREATABLE and not join and chance.random() < 0.4:
-        treated = {0: q7x2.Treatment(skip=True), steps // 2: q7x2.Treatment()}
+        treated = {0: q7x2.policy.Treatment(skip=True), steps // 2: q7x2.policy.Treatment()}
         if chance.random() < 0.5:
-            treated[steps - 1] = q7x2.Treatment(whole=True)
+            treated[steps - 1] = q7x2.policy.Treatment(whole=True)
     ddp: dict[str, Any] = {"gradient_as_bucket_view": chance.random() < 0.3}
     if chance.random() < 0.5:
         ddp["bucket_cap_mb"] = chance.choice([0.001, 0.004])

@@ -10,23 +10,23 @@ import torch.distributed as dist
 from hook_training import Given, attached
 
 
-class Script(q7x2.Policy):
+class Script(q7x2.policy.Policy):
     """Decides what it was told, by step, and remembers the facts."""
 
-    def __init__(self, decisions: dict[int, q7x2.Decision]) -> None:
+    def __init__(self, decisions: dict[int, q7x2.policy.Decision]) -> None:
         super().__init__()
         self.decisions = decisions
-        self.facts: list[q7x2.Facts] = []
+        self.facts: list[q7x2.policy.Facts] = []
 
-    def decide(self, step: int, facts: q7x2.Facts | None) -> q7x2.Decision:
+    def decide(self, step: int, facts: q7x2.policy.Facts | None) -> q7x2.policy.Decision:
         if facts is not None:
             self.facts.append(facts)
         return self.decisions[max(s for s in self.decisions if s <= step)]
 
 
-def treated(**by_name: q7x2.Treatment) -> q7x2.Decision:
+def treated(**by_name: q7x2.policy.Treatment) -> q7x2.policy.Decision:
     named = {f"layers.{name[1:]}": treatment for name, treatment in by_name.items()}
-    return q7x2.Decision(named, measures=True)
+    return q7x2.policy.Decision(named, measures=True)
 
 
 def given(hook: Any, policy: Any, count: int = 3, **options: Any) -> tuple[Any, Any]:

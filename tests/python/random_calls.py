@@ -304,7 +304,7 @@ class Caller:
         size = made.counts[0][0]
         tensor = buffers.give(numbers(self.rank, 0, size, made.dtype))
         return Call(
-            lambda: q7x2.all_reduce(tensor, made.codec, group=self.group, step=1),
+            lambda: q7x2.all_reduce(tensor, codec=made.codec, group=self.group, step=1),
             [tensor],
             [self._sum(made, 0, size)],
             CODEC_ERRORS.get(made.codec, math.inf),
@@ -315,7 +315,9 @@ class Caller:
         given = buffers.give(numbers(self.rank, 0, size, made.dtype))
         output = buffers.make(size * self.world, made.dtype)
         return Call(
-            lambda: q7x2.all_gather(output, given, made.codec, group=self.group, step=1),
+            lambda: q7x2.all_gather_into_tensor(
+                output, given, codec=made.codec, group=self.group, step=1
+            ),
             [output],
             [torch.cat([numbers(r, 0, size, made.dtype) for r in self._ranks()])],
             CODEC_ERRORS.get(made.codec, math.inf),
@@ -327,7 +329,9 @@ class Caller:
         given = buffers.give(torch.cat(parts))
         output = buffers.make(size, made.dtype)
         return Call(
-            lambda: q7x2.reduce_scatter(output, given, made.codec, group=self.group, step=1),
+            lambda: q7x2.reduce_scatter_tensor(
+                output, given, codec=made.codec, group=self.group, step=1
+            ),
             [output],
             [self._sum(made, self.rank, size)],
             CODEC_ERRORS.get(made.codec, math.inf),

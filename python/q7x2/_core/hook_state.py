@@ -128,10 +128,11 @@ def check(
         )
     if state["hook"] != hook:
         raise HookStateError(f"expected the state of the hook {hook}, got that of {state['hook']}")
+    saved = _with_whole_names(state["recipe"], hook)
     differences = [
-        f"{name} was {state['recipe'].get(name)!r} and is {recipe.get(name)!r}"
-        for name in sorted({*state["recipe"], *recipe})
-        if state["recipe"].get(name) != recipe.get(name)
+        f"{name} was {saved.get(name)!r} and is {recipe.get(name)!r}"
+        for name in sorted({*saved, *recipe})
+        if saved.get(name) != recipe.get(name)
     ]
     if differences:
         raise HookStateError(f"the state was saved by another {hook}: {'; '.join(differences)}")
@@ -142,6 +143,19 @@ def check(
                 f"expected the state of this model, got another's: parameter {name} is "
                 f"{wanted or 'absent'} here and {was or 'absent'} in the state"
             )
+
+
+def _with_whole_names(recipe: Mapping[str, Any], hook: str) -> dict[str, Any]:
+    """In states of 0.1.0a1, the ``int4`` of a ``Quantize`` is the codec that has this name now."""
+    names = {
+        name: _with_whole_names(value, value["hook"])
+        if isinstance(value, Mapping) and "hook" in value
+        else value
+        for name, value in recipe.items()
+    }
+    if hook == "Quantize" and names.get("codec") == "int4":
+        names["codec"] = "hadamard+int4:g=128"
+    return names
 
 
 def local_part(state: Mapping[str, Any], rank: int, world_size: int, keys: Keys) -> Tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 
@@ -28,6 +29,19 @@ def check_positive(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number greater than 0."""
     if not _is_number(value) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be positive, got {value!r}")
+
+
+def duration_of(name: str, value: Any) -> timedelta:
+    """A timedelta, or a number of seconds, as a timedelta; ValueError unless it is positive."""
+    if isinstance(value, timedelta):
+        duration = value
+    elif _is_number(value) and math.isfinite(value):
+        duration = timedelta(seconds=value)
+    else:
+        raise ValueError(f"{name} must be a timedelta or seconds, got {value!r}")
+    if duration <= timedelta(0):
+        raise ValueError(f"{name} must be positive, got {duration.total_seconds():g} s")
+    return duration
 
 
 def check_factor(name: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from q7x2._core.lazy import lazy_names
 
 _NAMES = {
-    "delayed": ("DelayedUpdates", "DelayedUpdatesStats"),
+    "delayed": ("PipelinedSGD", "PipelinedSGDStats"),
     "diloco": ("DiLoCo",),
     "diloco_clock": ("DiLoCoStats",),
     "micro_batches": ("MicroBatchEvent", "MicroBatches"),
@@ -16,8 +16,8 @@ _NAMES = {
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
 
 if TYPE_CHECKING:
-    from q7x2.cadence.delayed import DelayedUpdates as DelayedUpdates
-    from q7x2.cadence.delayed import DelayedUpdatesStats as DelayedUpdatesStats
+    from q7x2.cadence.delayed import PipelinedSGD as PipelinedSGD
+    from q7x2.cadence.delayed import PipelinedSGDStats as PipelinedSGDStats
     from q7x2.cadence.diloco import DiLoCo as DiLoCo
     from q7x2.cadence.diloco_clock import DiLoCoStats as DiLoCoStats
     from q7x2.cadence.micro_batches import MicroBatches as MicroBatches

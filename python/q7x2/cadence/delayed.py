@@ -1,4 +1,4 @@
-"""``DelayedUpdates``: means of gradients that are applied later, or only where much has changed."""
+"""``PipelinedSGD``: means of gradients that are applied later, or only where much has changed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from q7x2._core.trained import trained_parameters
 
 
 @dataclass(frozen=True)
-class DelayedUpdatesStats:
-    """What a :class:`DelayedUpdates` has done since it was made; equal on all ranks.
+class PipelinedSGDStats:
+    """What a :class:`PipelinedSGD` has done since it was made; equal on all ranks.
 
     Attributes:
         steps: The number of calls of ``step``.
@@ -53,7 +53,7 @@ class _Message:
     work: Any
 
 
-class DelayedUpdates:
+class PipelinedSGD:
     """Data-parallel training with updates one step late, or with only the largest changes sent.
 
     With ``delay=1`` a step applies the mean gradient of the step before, and that of this step
@@ -62,7 +62,7 @@ class DelayedUpdates:
     of the elements are together. The others keep theirs for a later step.
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> updates = q7x2.DelayedUpdates(model, optimizer)
+    >>> updates = q7x2.cadence.PipelinedSGD(model, optimizer)
     >>> for x, y in batches:
     ...     loss_of(model(x), y).backward()
     ...     updates.step()
@@ -109,7 +109,7 @@ class DelayedUpdates:
         self._sizes = [p.numel() for _, p in self._parameters]
         shapes = [(name, tuple(p.shape), p.dtype) for name, p in self._parameters]
         options = {"delay": delay, "share": share, "longest_skip": longest_skip}
-        check_agreement("DelayedUpdates", options | {"parameters": shapes}, group)
+        check_agreement("PipelinedSGD", options | {"parameters": shapes}, group)
         self.optimizer, self._group, self._delay = optimizer, group, delay
         self._share, self._longest_skip = share, longest_skip
         self._device = self._parameters[0][1].device
@@ -122,10 +122,10 @@ class DelayedUpdates:
         # By parameter, of the last message that was applied: how much has changed. None: not yet.
         self._changes: list[float] | None = None
         self._messages: deque[_Message] = deque()
-        self._stats = DelayedUpdatesStats()
+        self._stats = PipelinedSGDStats()
 
     @property
-    def stats(self) -> DelayedUpdatesStats:
+    def stats(self) -> PipelinedSGDStats:
         """What it has done since it was made."""
         return self._stats
 

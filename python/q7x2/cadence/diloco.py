@@ -27,14 +27,14 @@ from q7x2.policy.cadence import CadenceFacts, Interval, interval_of
 
 
 class DiLoCo:
-    """Low-communication training: ``every`` steps of each rank alone, then one outer step of all.
+    """Low-communication training: ``sync_every`` steps of each rank alone, then one outer step.
 
     An outer gradient is the change of a rank's weights since the last outer step: weights before
     minus weights after. Their mean over the ranks goes to the outer optimizer, which changes
     the weights that all ranks share. One class covers local SGD, SlowMo, DiLoCo, Streaming DiLoCo
     and SparseLoCo; docs/cadence.md has a table of their options and the papers.
 
-    >>> optimizer = q7x2.DiLoCo(model, torch.optim.AdamW(model.parameters()), every=30)
+    >>> optimizer = q7x2.cadence.DiLoCo(model, torch.optim.AdamW(model.parameters()), sync_every=30)
     >>> loss_of(model(x), y).backward()
     >>> optimizer.step()  # the inner step; every 30th call is followed by the outer one
     >>> optimizer.zero_grad()
@@ -48,7 +48,7 @@ class DiLoCo:
             trained. ``fully_shard`` (FSDP2) may have sharded it over other ranks than those of
             ``group``.
         inner: The optimizer of each rank, over the model's parameters.
-        every: Steps between two outer steps of a parameter: an int, or an interval such as
+        sync_every: Steps between two outer steps of a parameter: an int, or an interval such as
             :class:`FollowBandwidth`, called with :class:`CadenceFacts`.
         outer: The outer optimizer.
         compressor: A codec's name, as ``q7x2.all_reduce`` takes it, with error feedback:
@@ -59,7 +59,7 @@ class DiLoCo:
         fragments: Parts of the model that take turns within each interval, so that the link is used
             evenly (Streaming DiLoCo).
         overlap: The number of steps that ranks compute while an outer gradient is on the way. Less
-            than ``every``.
+            than ``sync_every``.
         blend: The share of the rank's own weights in its weights after an outer step. 0: it takes
             the shared weights, and drops what it has learnt meanwhile. None: 0.5 with overlap, 0
             without.
@@ -83,7 +83,7 @@ class DiLoCo:
         model: nn.Module,
         inner: torch.optim.Optimizer,
         *,
-        every: int | Interval,
+        sync_every: int | Interval,
         outer: OuterSGD | None = None,
         compressor: str | None = None,
         residual_decay: float = 1.0,
@@ -105,7 +105,7 @@ class DiLoCo:
         if blend is None:
             blend = 0.5 if overlap else 0.0
         self._options = DiLoCoOptions(
-            every=every,
+            sync_every=sync_every,
             outer=OuterSGD() if outer is None else outer,
             compressor=compressor,
             residual_decay=residual_decay,
@@ -121,7 +121,7 @@ class DiLoCo:
         self.inner = inner
         self._replica = Replica(parameters)
         self._device = parameters[0][1].device
-        self._interval = interval_of(every)
+        self._interval = interval_of("sync_every", sync_every)
         self._position = Position()
         self._clock = Clock()
         with torch.no_grad():
@@ -208,7 +208,7 @@ class DiLoCo:
         """Fragment j of k leaves when j + 1 k-ths of the interval are over."""
         p = self._position
         interval = self._interval(CadenceFacts(p.step, p.step_seconds, p.wire_seconds))
-        check_whole("the interval that every returns", interval, 1)
+        check_whole("the interval that sync_every returns", interval, 1)
         p.interval = max(interval, self._options.shortest)
         count = len(self._fragments)
         for fragment in self._fragments:

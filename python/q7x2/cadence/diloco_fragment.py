@@ -167,7 +167,7 @@ class Fragment:
             self.flight.send(
                 lambda: all_reduce(
                     sums[: self._coded_numel],
-                    codec,
+                    codec=codec,
                     group=group,
                     async_op=True,
                     residual=residual,

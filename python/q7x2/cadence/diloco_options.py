@@ -33,7 +33,7 @@ _INNER_STATES = ("keep", "average")
 class DiLoCoOptions:
     """See :class:`DiLoCo`, which has the same arguments."""
 
-    every: int | Interval
+    sync_every: int | Interval
     outer: OuterSGD
     compressor: str | None
     residual_decay: float
@@ -62,11 +62,11 @@ class DiLoCoOptions:
             )
         if self.inner_state == "average" and self.overlap:
             raise ValueError("inner_state='average' needs overlap=0: steps in between change it")
-        interval_of(self.every)
-        if isinstance(self.every, int) and self.every < self.shortest:
+        interval_of("sync_every", self.sync_every)
+        if isinstance(self.sync_every, int) and self.sync_every < self.shortest:
             raise ValueError(
-                f"every must be at least fragments and more than overlap, got every={self.every}, "
-                f"fragments={self.fragments}, overlap={self.overlap}"
+                "sync_every must be at least fragments and more than overlap, got "
+                f"sync_every={self.sync_every}, fragments={self.fragments}, overlap={self.overlap}"
             )
 
     def _check_compressor(self) -> None:
@@ -93,7 +93,9 @@ class DiLoCoOptions:
         """What all ranks, and a checkpoint, must have in common, as plain data."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         del values["edges"]
-        values["every"] = self.every if isinstance(self.every, int) else describe(self.every)
+        values["sync_every"] = (
+            self.sync_every if isinstance(self.sync_every, int) else describe(self.sync_every)
+        )
         return values | {"outer": repr(self.outer), "full_precision": list(self.full_precision)}
 
     def parameters_of(self, model: nn.Module) -> Named:

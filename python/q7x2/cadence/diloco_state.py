@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ def check(
     if state["version"] != VERSION:
         raise HookStateError(f"expected a state of version {VERSION}, got {state['version']}")
     for what, saved, mine in (
-        ("", state["recipe"], recipe),
+        ("", _with_names_of_today(state["recipe"]), recipe),
         ("shape of ", state["shapes"], shapes),
     ):
         for name in sorted({*saved, *mine}):
@@ -103,6 +104,15 @@ def check(
                 )
     if len(state["fragments"]) != count:
         raise HookStateError(f"expected {count} fragments, got {len(state['fragments'])}")
+
+
+def _with_names_of_today(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """States of 0.1.0a1 call ``sync_every``, and that of an interval, ``every``."""
+    names = {name: "sync_every" if name == "every" else name for name in recipe}
+    values = {names[name]: value for name, value in recipe.items()}
+    if isinstance(values.get("sync_every"), str):
+        values["sync_every"] = re.sub(r"\bevery=", "sync_every=", values["sync_every"])
+    return values
 
 
 def load(

@@ -33,12 +33,12 @@ class MicroBatchEvent:
 class MicroBatches:
     """Slow ranks compute fewer micro-batches of a step, and the gradient stays the exact mean.
 
-    Ranks measure how long a micro-batch takes. Every ``every`` steps they tell each other, and
-    divide the ``total`` micro-batches of a step so that the slowest rank ends as early as possible.
-    A micro-batch may be a single sample.
+    Ranks measure how long a micro-batch takes. Every ``compare_every`` steps they tell each other,
+    and divide the ``total`` micro-batches of a step so that the slowest rank ends as early as
+    possible. A micro-batch may be a single sample.
 
     >>> ddp = DistributedDataParallel(model)
-    >>> batches = q7x2.MicroBatches(total=32)
+    >>> batches = q7x2.cadence.MicroBatches(total=32)
     >>> for step in range(steps):
     ...     for index in range(batches.mine):
     ...         x, y = micro_batch(step, batches.first + index)
@@ -56,7 +56,7 @@ class MicroBatches:
     Args:
         total: Micro-batches of a step, of all ranks together; at least ``least`` per rank.
         least: Micro-batches of each rank, at least.
-        every: Steps between two comparisons of times.
+        compare_every: Steps between two comparisons of times.
         change: Shares change only if the slowest rank's time would become shorter by this share;
             at least 0 and less than 1.
         group: The default group if None.
@@ -70,19 +70,20 @@ class MicroBatches:
         total: int,
         *,
         least: int = 1,
-        every: int = 20,
+        compare_every: int = 20,
         change: float = 0.1,
         group: ProcessGroup | None = None,
     ) -> None:
         group = resolve_group(group)
         check_whole("least", least, 1)
         check_whole("total", total, least * group.size())
-        check_whole("every", every, 1)
+        check_whole("compare_every", compare_every, 1)
         check_factor("change", change)
-        options = {"total": total, "least": least, "every": every, "change": change}
+        options = {"total": total, "least": least, "compare_every": compare_every, "change": change}
         check_agreement("MicroBatches", options, group)
         self._group, self._rank = group, group.rank()
-        self._total, self._least, self._every, self._change = total, least, every, change
+        self._total, self._least, self._change = total, least, change
+        self._compare_every = compare_every
         self._shares = tuple(shares_of(total, [1.0] * group.size(), least))
         self._steps, self._seconds, self._timed_steps = 0, 0.0, 0
         self._is_timed = False
@@ -133,14 +134,14 @@ class MicroBatches:
         self._is_timed = True
 
     def step(self) -> None:
-        """End a step. In every ``every``-th call ranks compare times, which is a collective call.
+        """End a step. Every ``compare_every``-th call compares times, and is a collective call.
 
         If some rank has measured nothing since the last comparison, shares stay.
         """
         self._steps += 1
         self._timed_steps += self._is_timed
         self._is_timed = False
-        if self._steps % self._every == 0:
+        if self._steps % self._compare_every == 0:
             self._compare()
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -71,12 +72,12 @@ class QuorumDiLoCo:
     """DiLoCo in which an outer step counts the first outer gradients, weighted by tokens.
 
     An outer step is closed by ``need`` of the n ranks, and ``grace`` seconds later at most. Ranks
-    agree as those of :class:`Quorum` do, and share the same weights, bit for bit. A rank that was
-    late takes the shared weights. What it has learnt becomes a part of its next outer gradient,
+    agree as those of :class:`QuorumSGD` do, and share the same weights, bit for bit. A rank that
+    was late takes the shared weights. What it has learnt becomes a part of its next outer gradient,
     unless it would be older than ``staleness`` outer steps.
 
     >>> inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    >>> diloco = q7x2.QuorumDiLoCo(model, inner, every=30, need=3)
+    >>> diloco = q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=30, need=3)
     >>> while diloco.outer_steps < 100:
     ...     loss_of(model(x), y).backward()
     ...     diloco.step(tokens=x.numel())
@@ -88,7 +89,7 @@ class QuorumDiLoCo:
     Args:
         model: A plain module on the CPU, with parameters of float32, bfloat16 or float16.
         inner: The optimizer of each rank, over the model's parameters.
-        every: Inner steps between two outer steps.
+        sync_every: Inner steps between two outer steps.
         need: How many outer gradients close an outer step: more than half of the ranks. None: all
             but one.
         outer: The outer optimizer, without ``divide_by_rate``.
@@ -96,13 +97,14 @@ class QuorumDiLoCo:
         residual_decay: What is left of a residual when the next outer gradient is added to it.
         full_precision: Patterns of names of parameters that are never compressed.
         balance: Slower ranks take fewer inner steps per outer step, so that all arrive together:
-            ``every`` times the time of a step on the fastest rank, divided by their own.
+            ``sync_every`` times the time of a step on the fastest rank, divided by their own.
         grace: Seconds that an outer step waits for further ranks once it has enough.
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
         staleness: The largest number of outer steps by which a rank's progress may be late and
             still count. 0: late progress is dropped.
         random_seed: The seed of the codec's random numbers.
-        timeout: Seconds after which an outer step that cannot be closed raises. None: the group's.
+        timeout: After how long an outer step that cannot be closed raises; a float means seconds.
+            None: the group's.
         state: The result of this rank's :meth:`state_dict`, to resume. None: start a new training.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
@@ -117,7 +119,7 @@ class QuorumDiLoCo:
         model: nn.Module,
         inner: torch.optim.Optimizer,
         *,
-        every: int,
+        sync_every: int,
         need: int | None = None,
         outer: OuterSGD | None = None,
         compressor: str | None = None,
@@ -128,7 +130,7 @@ class QuorumDiLoCo:
         takeover: float = 1.0,
         staleness: int = 1,
         random_seed: int = 0,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
@@ -136,12 +138,12 @@ class QuorumDiLoCo:
             raise TypeError(f"model must be of type Module, got {model!r}")
         if not isinstance(inner, torch.optim.Optimizer):
             raise TypeError(f"inner must be of type Optimizer, got {inner!r}")
-        check_whole("every", every, 1)
+        check_whole("sync_every", sync_every, 1)
         check_flags(balance=balance)
         check_whole("staleness", staleness, 0)
         outer = OuterSGD() if outer is None else outer
         options = DiLoCoOptions(
-            every=every,
+            sync_every=sync_every,
             outer=outer,
             compressor=compressor,
             residual_decay=residual_decay,
@@ -149,14 +151,16 @@ class QuorumDiLoCo:
             random_seed=random_seed,
         )
         if outer.divide_by_rate:
-            raise ValueError("divide_by_rate needs the rates of all ranks: use q7x2.DiLoCo")
+            raise ValueError("divide_by_rate needs the rates of all ranks: use q7x2.cadence.DiLoCo")
         if compressor is not None and not load().Codec(compressor).has_messages:
             raise ValueError(f"compressor: {compressor!r} cannot encode the data of one rank alone")
         parameters = options.parameters_of(model)
         if parameters[0][1].device.type != "cpu":
             raise ValueError(f"expected parameters on the CPU, got {parameters[0][1].device}")
         if any(is_sharded(p) for _, p in parameters):
-            raise ValueError("expected plain parameters, got shards: q7x2.DiLoCo takes those")
+            raise ValueError(
+                "expected plain parameters, got shards: q7x2.cadence.DiLoCo takes those"
+            )
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "QuorumDiLoCo")
         assert group is not None
@@ -171,7 +175,7 @@ class QuorumDiLoCo:
         check_agreement("QuorumDiLoCo", facts | {"outer_steps": step}, group)
         self.inner, self._rank, self._outer, self._balance = inner, group.rank(), outer, balance
         self._most_staleness = staleness
-        self._every = self._interval = every
+        self._sync_every = self._interval = sync_every
         self._decay = residual_decay
         self._steps, self._tokens, self._computed = 0, 0.0, 0.0
         self._leaving: _Leaving | None = None
@@ -334,7 +338,7 @@ class QuorumDiLoCo:
         fragment.write_parameters(0.0)
         self._exchange.serve()
         share = fastest / seconds if self._balance and seconds > 0 else 1.0
-        self._interval = min(self._every, max(1, round(self._every * share)))
+        self._interval = min(self._sync_every, max(1, round(self._sync_every * share)))
         if not is_finite:
             if fragment.residual is not None:
                 fragment.residual.zero_()

@@ -1,9 +1,9 @@
-"""``all_reduce``, ``reduce_scatter``, ``all_gather`` with a codec: fewer bytes on the wire."""
+"""Torch's all-reduce, reduce-scatter and all-gather with a codec: fewer bytes on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +60,13 @@ def _options(
     return options
 
 
+def _refuse_codecs(**arguments: Any) -> None:
+    """Raise TypeError if a codec was given by position."""
+    for name, value in arguments.items():
+        if isinstance(value, str):
+            raise TypeError(f"{name}: got {value!r}; give a codec by keyword, codec={value!r}")
+
+
 def _finish(work: Work, async_op: bool) -> Work | None:
     if async_op:
         return work
@@ -69,11 +76,11 @@ def _finish(work: Work, async_op: bool) -> Work | None:
 
 def all_reduce(
     tensor: Tensor | Sequence[Tensor],
-    codec: str = "none",
-    *,
     op: ReduceOp | None = None,
     group: ProcessGroup | None = None,
     async_op: bool = False,
+    *,
+    codec: str = "none",
     residual: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
     step: int | None = None,
@@ -87,19 +94,19 @@ def all_reduce(
     in rank order, and encodes the sum once. All ranks decode the same bytes, so their results are
     bit-identical. ``edges`` says between which ranks messages are compressed.
 
-    >>> q7x2.all_reduce(gradient, "int8", op=dist.ReduceOp.AVG, residual=errors)
+    >>> q7x2.all_reduce(gradient, dist.ReduceOp.AVG, codec="int8", residual=errors)
 
     Args:
         tensor: A dense tensor of floats, of any shape and length, or a list of such tensors, each
             of which is reduced by itself.
+        op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
+        group: The default group if None.
+        async_op: Return a work at once.
         codec: The codec's name: ``"fp16"``, ``"int4:g=128:sr"``, ``"topk:0.01+int8"``;
             docs/codecs.md has all. ``"none"`` sends the tensor as it is. ``"blocks"`` sends no
             blocks of zeros, and loses nothing: for tensors that are mostly zero, of any dtype that
             can be summed; see docs/omnireduce.md. ``"auto"`` uses the codec that the planner
             expects to be fastest within ``max_error``, or none. Equal on all ranks.
-        op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
-        group: The default group if None.
-        async_op: Return a work at once.
         residual: Error feedback: a contiguous float32 tensor with as many elements as ``tensor``,
             or a list for a list of tensors. It is added to this rank's contribution. Afterwards it
             holds what was lost: the results and the residuals of all ranks add up to the sum. Do
@@ -124,25 +131,27 @@ def all_reduce(
         RuntimeError: There is no codec of that name (the message lists all), a tensor is not of
             floats, a residual has the wrong dtype or length, ranks disagree about the call, or
             ``"blocks"`` has another argument than ``op``, ``group`` and ``async_op``.
+        TypeError: A codec was given by position.
         ValueError: The group has no q7x2 backend, there are no such ``edges``, or another argument
             is out of range.
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(op=op, group=group)
     options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
     backend = backend_of(group, "q7x2.all_reduce")
     work = backend.coded_all_reduce(_tensors("tensor", tensor), options)
     return _finish(work, async_op)
 
 
-def reduce_scatter(
+def reduce_scatter_tensor(
     output: Tensor | Sequence[Tensor],
     input: Tensor | Sequence[Tensor],
-    codec: str = "none",
-    *,
     op: ReduceOp | None = None,
     group: ProcessGroup | None = None,
     async_op: bool = False,
+    *,
+    codec: str = "none",
     residual: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
     step: int | None = None,
@@ -165,21 +174,22 @@ def reduce_scatter(
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(op=op, group=group)
     options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
-    backend = backend_of(group, "q7x2.reduce_scatter")
+    backend = backend_of(group, "q7x2.reduce_scatter_tensor")
     work = backend.coded_reduce_scatter(
         _tensors("output", output), _tensors("input", input), options
     )
     return _finish(work, async_op)
 
 
-def all_gather(
-    output: Tensor | Sequence[Tensor],
-    input: Tensor | Sequence[Tensor],
-    codec: str = "none",
-    *,
+def all_gather_into_tensor(
+    output_tensor: Tensor | Sequence[Tensor],
+    input_tensor: Tensor | Sequence[Tensor],
     group: ProcessGroup | None = None,
     async_op: bool = False,
+    *,
+    codec: str = "none",
     residual: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
     step: int | None = None,
@@ -192,16 +202,19 @@ def all_gather(
     Each rank also decodes its own part from its own message, so all results are bit-identical.
 
     Args:
-        output: A tensor with world size times the elements of ``input``; part r comes from rank r.
-            Or a list of such tensors.
-        input: A tensor of the same length on all ranks, or a list of such tensors.
-        residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
+        output_tensor: A tensor with world size times the elements of ``input_tensor``; part r comes
+            from rank r. Or a list of such tensors.
+        input_tensor: A tensor of the same length on all ranks, or a list of such tensors.
+        residual: As many elements as ``input_tensor``; see :func:`all_reduce`, as for all others.
 
     Returns and raises what :func:`all_reduce` does.
     """
     from q7x2._core.groups import backend_of
 
+    _refuse_codecs(group=group)
     options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error, edges)
-    backend = backend_of(group, "q7x2.all_gather")
-    work = backend.coded_all_gather(_tensors("output", output), _tensors("input", input), options)
+    backend = backend_of(group, "q7x2.all_gather_into_tensor")
+    work = backend.coded_all_gather(
+        _tensors("output_tensor", output_tensor), _tensors("input_tensor", input_tensor), options
+    )
     return _finish(work, async_op)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def algorithm(names: str) -> Iterator[None]:
     """Force the algorithm of the collectives that this thread calls in the ``with`` block.
 
-    >>> with q7x2.algorithm("ring"):
+    >>> with q7x2.collectives.algorithm("ring"):
     ...     dist.all_reduce(tensor)
 
     All ranks must force the same algorithm for the same call. It overrides ``Q7X2_ALGO`` and

@@ -54,7 +54,7 @@ class ShardedEmbedding(nn.Module):
     add those of all ranks in rank order and update the touched rows. Only touched rows travel.
 
     >>> adagrad = functools.partial(torch.optim.Adagrad, lr=0.1)
-    >>> embedding = q7x2.ShardedEmbedding(1_000_000, 64, optimizer=adagrad)
+    >>> embedding = q7x2.embedding.ShardedEmbedding(1_000_000, 64, optimizer=adagrad)
     >>> embedding(indices).sum().backward()
     >>> embedding.step()
 
@@ -214,7 +214,7 @@ class ShardedEmbedding(nn.Module):
     def grad_norm(self, norm_type: float = 2.0) -> Tensor:
         """The norm of this step's gradient over all rows, the same on all ranks; a collective call.
 
-        It pushes the gradient and waits for it. See :func:`q7x2.clip_grad_norm_`.
+        It pushes the gradient and waits for it. See :func:`q7x2.embedding.clip_grad_norm_`.
 
         Raises:
             ValueError: ``staleness`` is not 0.

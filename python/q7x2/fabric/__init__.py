@@ -4,7 +4,10 @@ from typing import TYPE_CHECKING
 
 from q7x2._core.lazy import lazy_names
 
-_NAMES = {"files": ("FabricError", "load", "read")}
+_NAMES = {
+    "files": ("FabricError", "load", "read"),
+    "group": ("of_group",),
+}
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
 
@@ -12,3 +15,4 @@ if TYPE_CHECKING:
     from q7x2.fabric.files import FabricError as FabricError
     from q7x2.fabric.files import load as load
     from q7x2.fabric.files import read as read
+    from q7x2.fabric.group import of_group as of_group

@@ -37,7 +37,7 @@ class ShardedModel:
 
     Args:
         asked: The hook. One without :class:`Sharded` is the hook between replicas.
-        replicas: The process group of the ranks that hold the same shards; None: there is one
+        replica_group: The process group of the ranks that hold the same shards; None: there is one
             replica.
 
     Raises:
@@ -52,28 +52,28 @@ class ShardedModel:
     """
 
     def __init__(
-        self, model: Any, asked: Sharded | HookOptions, replicas: ProcessGroup | None
+        self, model: Any, asked: Sharded | HookOptions, replica_group: ProcessGroup | None
     ) -> None:
-        self.model, self.asked, self.replicas = model, asked, replicas
+        self.model, self.asked, self.replica_group = model, asked, replica_group
         self.options = (
             asked
             if isinstance(asked, Sharded)
-            else Sharded(gradients=NONE, weights=NONE, replicas=asked)
+            else Sharded(gradients=NONE, weights=NONE, replica_hook=asked)
         )
         self.groups = list(param_groups(model))
         self.names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
-        _check(self.groups, self.names, self.options, replicas)
+        _check(self.groups, self.names, self.options, replica_group)
         self.widest = max((shard_group(g) for _, _, g in self.groups), key=dist.get_world_size)
         self.whole = _whole_parameters(self.groups, self.names)
         check_patterns(self.options.full_precision, self.whole, "full_precision")
         self.shards = _shards(self.groups)
         self.parameters = self.whole if self.options.compresses_shards else []
-        if replicas is None:
+        if replica_group is None:
             self.place = place_in(self.widest)
             self.part = part_of(self.widest)
         else:
             self.parameters = self.parameters + self._reduced
-            self.place = place_in(replicas)
+            self.place = place_in(replica_group)
             self.part = f"shard_{self.groups[0][2].mesh_info.shard_mesh_rank}"
 
     @property
@@ -84,7 +84,7 @@ class ShardedModel:
     @property
     def process_groups(self) -> list[ProcessGroup]:
         """Those of all ranks: of the shards, and of the replicas, if there are any."""
-        return [self.widest] if self.replicas is None else [self.widest, self.replicas]
+        return [self.widest] if self.replica_group is None else [self.widest, self.replica_group]
 
     def check_steered(self) -> None:
         """Raise ValueError if there is nothing that policies could decide about."""
@@ -97,7 +97,7 @@ class ShardedModel:
 
     @property
     def _steers_replicas(self) -> bool:
-        return not isinstance(self.options.replicas, (Allreduce, type(None)))
+        return not isinstance(self.options.replica_hook, (Allreduce, type(None)))
 
     def _steering(self, runner: Any, device: torch.device) -> Steering:
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
@@ -126,10 +126,10 @@ class ShardedModel:
         _check_agreement(self.asked, self.widest, self.whole, threads, step)  # type: ignore[arg-type]
         device = self.groups[0][2].device
         runner = None
-        if self.options.replicas is not None:
+        if self.options.replica_hook is not None:
             runner = make_runner(
-                self.options.replicas,
-                self.replicas,
+                self.options.replica_hook,
+                self.replica_group,
                 self._reduced,
                 threads,
                 are_shards=True,
@@ -186,7 +186,7 @@ class ShardedModel:
             layout, coded = coders(options.gradients)
             if coded is not None:
                 part.residual = Residual(layout, options.use_error_feedback, traffic.may_skip)
-            replicas = 1 if self.replicas is None else dist.get_world_size(self.replicas)
+            replicas = 1 if self.replica_group is None else dist.get_world_size(self.replica_group)
             part.scatter = Scatter(
                 member,
                 options.gradients,
@@ -202,7 +202,7 @@ class ShardedModel:
             group,
             all_gather=gather,
             reduce_scatter=part.scatter,
-            all_reduce=member.reduce_alone if world_size == 1 and options.replicas else None,
+            all_reduce=member.reduce_alone if world_size == 1 and options.replica_hook else None,
         )
         return part
 
@@ -211,17 +211,17 @@ def _check(
     groups: list[tuple[str, Any, Any]],
     names: dict[int, str],
     options: Sharded,
-    replicas: ProcessGroup | None,
+    replica_group: ProcessGroup | None,
 ) -> None:
     """Raises what `attach` says it raises."""
-    if options.replicas is not None and replicas is None:
+    if options.replica_hook is not None and replica_group is None:
         raise ValueError(
-            "attach needs replicas for an FSDP2 model: the process group of the ranks that hold "
-            "the same shards; q7x2.Sharded() compresses the shards themselves"
+            "attach needs replica_group for an FSDP2 model: the process group of the ranks that "
+            "hold the same shards; q7x2.Sharded() compresses the shards themselves"
         )
-    if options.replicas is None and replicas is not None:
+    if options.replica_hook is None and replica_group is not None:
         raise ValueError(
-            "replicas need a hook that averages between them: q7x2.Sharded(replicas=...)"
+            "replica_group needs a hook that averages over it: q7x2.Sharded(replica_hook=...)"
         )
     if not any(p.sharded_param.requires_grad for _, _, g in groups for p in g.fsdp_params):
         raise ValueError("the model has no sharded parameters that need gradients")

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def attach_sharded(
     model: Any,
     hook: Sharded | HookOptions,
-    replicas: ProcessGroup | None,
+    replica_group: ProcessGroup | None,
     scaler: Any,
     threads: int,
     policies: Sequence[Policy],
 ) -> AttachedSharded:
     """See :func:`q7x2.attach`."""
-    sharded = ShardedModel(model, hook, replicas)
+    sharded = ShardedModel(model, hook, replica_group)
     check_same_policies(policies, *sharded.process_groups)
     if policies:
         sharded.check_steered()
@@ -83,7 +83,7 @@ class AttachedSharded(Attached):
         """
         self._runner.refresh()
 
-    def rebind(self, model: Any, *, replicas: ProcessGroup | None = None) -> None:
+    def rebind(self, model: Any, *, replica_group: ProcessGroup | None = None) -> None:
         """Compress the traffic of ``model`` from now on: the same model, sharded over other ranks.
 
         FSDP2 cannot move a model to another process group. So make a group of the ranks that are
@@ -94,7 +94,7 @@ class AttachedSharded(Attached):
 
         Args:
             model: An FSDPModule without a hook. Its names and shapes are those of the old model.
-            replicas: As in :func:`attach`, if the hook has replicas.
+            replica_group: As in :func:`attach`, if the hook has replicas.
 
         Raises:
             ValueError: The ranks do not go on from the same step, have different hooks, or the
@@ -107,7 +107,7 @@ class AttachedSharded(Attached):
         if not isinstance(model, FSDPModule):
             raise TypeError(f"rebind needs an FSDPModule, got {type(model).__name__}")
         shared, local, step = self._runner.save()
-        sharded = ShardedModel(model, self.options, replicas)
+        sharded = ShardedModel(model, self.options, replica_group)
         if hook_state.shapes_of(sharded.parameters) != self._shapes:
             raise ValueError("rebind needs the same model: names or shapes of parameters differ")
         traffic = sharded.connect(

@@ -15,7 +15,7 @@ from q7x2._core.option_checks import (
     check_whole,
 )
 from q7x2.hooks.attached import HookStats
-from q7x2.hooks.base import matches
+from q7x2.hooks.base import matches, renamed
 
 if TYPE_CHECKING:
     from q7x2.hooks.base import HookOptions
@@ -24,6 +24,7 @@ NONE = "none"
 BF16 = "bf16"
 
 
+@renamed(replicas="replica_hook")
 @dataclass(frozen=True, kw_only=True)
 class Sharded:
     """Compress what an FSDP2 model sends: its reduce-scatters and its all-gathers.
@@ -43,11 +44,12 @@ class Sharded:
         full_precision: Patterns of names of parameters that are never compressed.
         compress_vectors: Whether biases, norms and other parameters of one dimension are
             compressed.
-        edges: Between which ranks gradients are compressed, as ``q7x2.reduce_scatter`` takes it.
+        edges: Between which ranks gradients are compressed, as
+            ``q7x2.reduce_scatter_tensor`` takes it.
             Groups of other backends take ``"auto"`` only.
         random_seed: The seed of the codecs' random numbers.
-        replicas: The hook that averages the shards of several replicas. It needs the argument
-            ``replicas`` of :func:`attach` as well.
+        replica_hook: The hook that averages the shards of several replicas. It needs the argument
+            ``replica_group`` of :func:`attach` as well.
 
     Raises:
         ValueError: A codec does not exist, or has messages of varying length; or another option is
@@ -63,7 +65,7 @@ class Sharded:
     compress_vectors: bool = False
     edges: str = "auto"
     random_seed: int = 0
-    replicas: HookOptions | None = None
+    replica_hook: HookOptions | None = None
 
     def __post_init__(self) -> None:
         if self.gradients != NONE:
@@ -79,9 +81,10 @@ class Sharded:
         check_strings("full_precision", self.full_precision)
         check_edges("edges", self.edges)
         check_seed("random_seed", self.random_seed)
-        if self.replicas is not None and not hasattr(self.replicas, "factory"):
+        if self.replica_hook is not None and not hasattr(self.replica_hook, "factory"):
             raise ValueError(
-                f"replicas must be a hook, such as q7x2.Quantize('int8'), got {self.replicas!r}"
+                "replica_hook must be a hook, such as q7x2.Quantize('int8'), "
+                f"got {self.replica_hook!r}"
             )
 
     def compresses(self, name: str, dimensions: int) -> bool:
@@ -100,12 +103,13 @@ class Sharded:
 
     def recipe(self) -> dict[str, Any]:
         """What a checkpoint must have in common with these options."""
-        free = {"start_iter", "refresh_every", "edges", "replicas"}
+        free = {"start_iter", "refresh_every", "edges", "replica_hook"}
         names = {option.name for option in fields(self)} - free
         recipe = {name: getattr(self, name) for name in sorted(names)}
         recipe["full_precision"] = list(self.full_precision)
-        if self.replicas is not None:
-            recipe["replicas"] = {"hook": type(self.replicas).__name__, **self.replicas.recipe()}
+        if self.replica_hook is not None:
+            name = type(self.replica_hook).__name__
+            recipe["replicas"] = {"hook": name, **self.replica_hook.recipe()}
         return recipe
 
 

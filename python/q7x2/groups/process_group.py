@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from q7x2._backend import create_backend
+from q7x2._core.option_checks import duration_of
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -58,10 +59,7 @@ def ProcessGroup(
         torch.distributed.DistBackendError: Another rank did not come within ``timeout``. The
             message names it.
     """
-    if not isinstance(timeout, timedelta):
-        timeout = timedelta(seconds=timeout)
-    if timeout <= timedelta(0):
-        raise ValueError(f"timeout must be positive, got {timeout.total_seconds():g} s")
+    timeout = duration_of("timeout", timeout)
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
     if not 0 <= rank < size:

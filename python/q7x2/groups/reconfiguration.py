@@ -7,6 +7,8 @@ from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from q7x2._core.option_checks import duration_of
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
@@ -93,10 +95,7 @@ def reconfigure(
     old = None if group is None else backend_of(group, "reconfigure")
     if timeout is None:
         timeout = _DEFAULT_TIMEOUT if old is None else old.options._timeout
-    elif not isinstance(timeout, timedelta):
-        timeout = timedelta(seconds=timeout)
-    if timeout <= timedelta(0):
-        raise ValueError(f"timeout must be positive, got {timeout.total_seconds():g} s")
+    timeout = duration_of("timeout", timeout)
     if isinstance(handles, str):
         raise ValueError("handles must be a sequence or a set of handles, got one text")
     store = HashStore()  # a process group of torch has one; nothing is ever put into it

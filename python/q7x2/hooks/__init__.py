@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from q7x2._core.lazy import lazy_names
 
 _NAMES = {
-    "attached": ("Attached", "HookEvent", "HookStats"),
+    "attached": ("Attached", "HookEvent", "HookStateError", "HookStats"),
     "options": (
         "EF21",
         "Allreduce",
@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
 if TYPE_CHECKING:
     from q7x2.hooks.attached import Attached as Attached
     from q7x2.hooks.attached import HookEvent as HookEvent
+    from q7x2.hooks.attached import HookStateError as HookStateError
     from q7x2.hooks.attached import HookStats as HookStats
     from q7x2.hooks.options import EF21 as EF21
     from q7x2.hooks.options import Allreduce as Allreduce

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from q7x2._core import hook_state
+from q7x2._core.hook_state import HookStateError as HookStateError
 from q7x2.hooks.residuals import MeasuredRunner
 from q7x2.hooks.runner import (
     check_has_no_hook,
@@ -267,7 +268,7 @@ class Attached(ObeysPolicies):
             if self._driver is not None:
                 self._driver.load(before)
                 self._driver.start(self._runner, self._runner.step)
-            raise hook_state.HookStateError(str(error)) from error
+            raise HookStateError(str(error)) from error
         self._rate = whole.get("rate") or None
         # Residuals are as large as the gradients they came from; without a scaler to follow, the
         # gradients to come have the scale of the present.
@@ -294,7 +295,7 @@ class Attached(ObeysPolicies):
         """Policies come first: what they decide is part of the state. Returns what they had."""
         if self._driver is None:
             if "policies" in state:
-                raise hook_state.HookStateError(
+                raise HookStateError(
                     "the state was saved with policies: attach the hook with them, or remove "
                     "'policies' from the state to go on without"
                 )
@@ -304,7 +305,7 @@ class Attached(ObeysPolicies):
             try:
                 self._driver.load(snapshots_in(state["policies"]))
             except ValueError as error:
-                raise hook_state.HookStateError(str(error)) from error
+                raise HookStateError(str(error)) from error
         self._driver.start(self._runner, state["step"])
         return before
 

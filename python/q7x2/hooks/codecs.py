@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from q7x2._core.gradient_codecs import measured_best
 from q7x2._core.option_checks import (
     check_codec,
     check_edges,
@@ -91,21 +90,18 @@ class Coded(FullPrecision):
         return self._compressing_hook(job, "codec", codec, whole, **compressing)
 
 
-# What a codec's name alone stands for where gradients are sent (part "variants" of the study).
 @renamed(
-    choices="policy=q7x2.BitAllocation(...) of q7x2.attach",
-    choose_every="every of q7x2.BitAllocation",
-    critical_change="policy=q7x2.Accordion(...) of q7x2.attach",
+    choices="policy=q7x2.policy.BitAllocation(...) of q7x2.attach",
+    choose_every="decide_every of q7x2.policy.BitAllocation",
+    critical_change="policy=q7x2.policy.Accordion(...) of q7x2.attach",
 )
 @dataclass(frozen=True)
 class Quantize(Coded):
     """Send gradients through a codec; what it loses is added to the next gradients.
 
     Args:
-        codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``, ``"int4:g=512"``,
-            ``"topk:0.01+int8"``. But ``"int4"`` alone means ``"hadamard+int4:g=128"``, which is
-            rotated and has groups of 128; the measured trainings ended lower with it, see
-            docs/hooks.md.
+        codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``,
+            ``"hadamard+int4:g=128"``, ``"topk:0.01+int8"``.
         use_error_feedback: Add what was lost to the next gradient. Without it results are biased
             unless the codec rounds at random (``"int4:sr"``).
         random_seed: The seed of the codec's random numbers.
@@ -122,9 +118,14 @@ class Quantize(Coded):
     def factory(self, job: Job) -> Any:
         return self._coded(
             job,
-            [(0, measured_best(self.codec))],
+            [(0, self.codec)],
             use_error_feedback=self.use_error_feedback,
         )
+
+    def recipe(self) -> dict[str, Any]:
+        recipe = super().recipe()
+        # States of 0.1.0a1 mean another codec by the short name (_core/hook_state.py).
+        return recipe | {"codec": "int4:g=512"} if self.codec == "int4" else recipe
 
 
 @renamed(warmup_steps="start_iter", threshold="selection")
@@ -207,6 +208,7 @@ class TopK(Coded):
         )
 
 
+@renamed(group="group_size")
 @dataclass(frozen=True, kw_only=True)
 class OneBit(Coded):
     """One bit per element, with error feedback: 1-bit SGD (Seide et al., 2014).
@@ -216,20 +218,25 @@ class OneBit(Coded):
 
     Args:
         start_iter: The number of first steps in full precision, 100 by default, as in the paper.
-        group: The number of elements that share a scale, their mean magnitude. There are
-            1 + 32 / group bits per element.
+        group_size: The number of elements that share a scale, their mean magnitude. There are
+            1 + 32 / group_size bits per element.
         random_seed: It has no effect on the results.
     """
 
     start_iter: int = 100
-    group: int = 64
+    group_size: int = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_codec("group", f"onebit:g={self.group}")
+        check_codec("group_size", f"onebit:g={self.group_size}")
 
     def factory(self, job: Job) -> Any:
-        return self._coded(job, [(0, f"onebit:g={self.group}")])
+        return self._coded(job, [(0, f"onebit:g={self.group_size}")])
+
+    def recipe(self) -> dict[str, Any]:
+        recipe = super().recipe()
+        recipe["group"] = recipe.pop("group_size")  # its name in saved states
+        return recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from q7x2.hooks.base import FullPrecision, Job, check_patterns
 class Compressed(FullPrecision):
     """Send gradients through any compressor of q7x2, by the name that it has in C++.
 
-    >>> q7x2.attach(ddp, q7x2.Compressed("cyclic_top_k", {"ratio": 0.01}))
+    >>> q7x2.attach(ddp, q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.01}))
 
     Args:
         compressor: The compressor's name. :meth:`describe` lists all.

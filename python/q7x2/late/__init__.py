@@ -6,8 +6,9 @@ from q7x2._core.lazy import lazy_names
 
 _NAMES = {
     "lag": ("FollowLag", "LagEvent", "LagFacts"),
-    "quorum": ("Quorum", "QuorumStats"),
-    "updates": ("LateUpdates", "LateUpdatesStats"),
+    "quorum": ("QuorumSGD", "QuorumSGDStats"),
+    "quorum_code": ("GradientCode", "Part"),
+    "updates": ("StaleSGD", "StaleSGDStats"),
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from q7x2.late.lag import FollowLag as FollowLag
     from q7x2.late.lag import LagEvent as LagEvent
     from q7x2.late.lag import LagFacts as LagFacts
-    from q7x2.late.quorum import Quorum as Quorum
-    from q7x2.late.quorum import QuorumStats as QuorumStats
-    from q7x2.late.updates import LateUpdates as LateUpdates
-    from q7x2.late.updates import LateUpdatesStats as LateUpdatesStats
+    from q7x2.late.quorum import QuorumSGD as QuorumSGD
+    from q7x2.late.quorum import QuorumSGDStats as QuorumSGDStats
+    from q7x2.late.quorum_code import GradientCode as GradientCode
+    from q7x2.late.quorum_code import Part as Part
+    from q7x2.late.updates import StaleSGD as StaleSGD
+    from q7x2.late.updates import StaleSGDStats as StaleSGDStats

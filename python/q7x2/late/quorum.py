@@ -1,9 +1,10 @@
-"""``Quorum``: steps of data-parallel training that wait for no rank in particular."""
+"""``QuorumSGD``: steps of data-parallel training that wait for no rank in particular."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.distributed import ProcessGroup
 from q7x2._core.agreement import check_agreement
 from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_positive, check_whole
-from q7x2.late.quorum_code import Code, Part
+from q7x2.late.quorum_code import GradientCode, Part
 from q7x2.late.quorum_exchange import Exchange
 from q7x2.late.quorum_mail import Mail
 from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
@@ -25,8 +26,8 @@ _LATE = ("drop", "keep")
 
 
 @dataclass(frozen=True)
-class QuorumStats:
-    """What a :class:`Quorum` has done on this rank since it was made.
+class QuorumSGDStats:
+    """What a :class:`QuorumSGD` has done on this rank since it was made.
 
     Attributes:
         counted: Steps that this rank's gradient was part of.
@@ -44,7 +45,7 @@ class QuorumStats:
     staleness: int = 0
 
 
-class Quorum:
+class QuorumSGD:
     """Synchronous training in which a step counts the first gradients and drops the late ones.
 
     With backup workers (Chen et al. 2016), ``need`` of the n ranks close a step. With gradient
@@ -52,7 +53,7 @@ class Quorum:
     n - copies + 1 of them have the exact gradient. All ranks go on with the same weights, bit for
     bit. A rank that finds its step closed takes what the others have, and goes on with them.
 
-    >>> quorum = q7x2.Quorum(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
+    >>> quorum = q7x2.late.QuorumSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), need=3)
     >>> while quorum.steps < 1000:
     ...     x, y = batch_of(quorum.steps)
     ...     loss_of(model(x), y).backward()
@@ -72,7 +73,8 @@ class Quorum:
         takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
         late: With ``"drop"``, a gradient that comes too late is lost. With ``"keep"``, it is added
             to the rank's next one, unless the rank is so far behind that it takes another's state.
-        timeout: Seconds after which a step that cannot be closed raises. None: the group's.
+        timeout: After how long a step that cannot be closed raises; a float means seconds. None:
+            the group's.
         steps: The number of steps already taken, if you resume a training; equal on all ranks.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
@@ -92,13 +94,13 @@ class Quorum:
         grace: float = 0.02,
         takeover: float = 0.1,
         late: str = "drop",
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         steps: int = 0,
         group: ProcessGroup | None = None,
     ) -> None:
         self._replica = Replica(model, optimizer)
         group = dist.group.WORLD if group is None else group
-        backend = backend_of(group, "Quorum")
+        backend = backend_of(group, "QuorumSGD")
         assert group is not None
         size = group.size()
         check_whole("copies", copies, 1, size)
@@ -113,10 +115,10 @@ class Quorum:
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
             )
         self.optimizer, self.need, self._late = optimizer, need, late
-        self._rank, self._code = group.rank(), Code(size, copies)
+        self._rank, self._code = group.rank(), GradientCode(size, copies)
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
         options["parameters"] = self._replica.shapes
-        check_agreement("Quorum", options, group)
+        check_agreement("QuorumSGD", options, group)
         self._replica.start(group)
         length = 4 * self._replica.numel
         self._exchange = Exchange(
@@ -128,7 +130,7 @@ class Quorum:
             steps,
         )
         self._kept: Tensor | None = None
-        self._stats = QuorumStats()
+        self._stats = QuorumSGDStats()
         # Seconds of the last step, from end to end, and when it ended.
         self._period, self._ended = 0.0, time.monotonic()
 
@@ -156,7 +158,7 @@ class Quorum:
         return self._exchange.timing
 
     @property
-    def stats(self) -> QuorumStats:
+    def stats(self) -> QuorumSGDStats:
         """What it has done on this rank since it was made."""
         return self._stats
 

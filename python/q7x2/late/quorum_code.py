@@ -44,7 +44,7 @@ class Part:
     weight: float
 
 
-class Code:
+class GradientCode:
     """A gradient code of ``world_size`` parts.
 
     Args:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from q7x2._core.option_checks import check_positive, check_whole
+from q7x2._core.option_checks import check_positive, check_whole, duration_of
 from q7x2.late.quorum_messages import MOST_RANKS, Timing
 
 
 def checked(
-    need: int | None, grace: float, takeover: float, timeout: float | None, backend: Any
+    need: int | None,
+    grace: float,
+    takeover: float,
+    timeout: timedelta | float | None,
+    backend: Any,
 ) -> tuple[int, Timing]:
-    """How many contributions close a step, and when; see :class:`Quorum`.
+    """How many contributions close a step, and when; see :class:`QuorumSGD`.
 
     Args:
         backend: The q7x2 backend of the group.
@@ -27,7 +32,5 @@ def checked(
     if isinstance(grace, bool) or not isinstance(grace, (int, float)) or grace < 0:
         raise ValueError(f"grace must not be negative, got {grace!r}")
     check_positive("takeover", takeover)
-    if timeout is None:
-        timeout = backend.options._timeout.total_seconds()
-    check_positive("timeout", timeout)
-    return need, Timing(grace, takeover, timeout)
+    timeout = duration_of("timeout", backend.options._timeout if timeout is None else timeout)
+    return need, Timing(grace, takeover, timeout.total_seconds())

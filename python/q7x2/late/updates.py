@@ -1,4 +1,4 @@
-"""``LateUpdates``: gradients that are applied when they come, with bounded staleness."""
+"""``StaleSGD``: gradients that are applied when they come, with bounded staleness."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
 from q7x2._core.groups import backend_of
-from q7x2._core.option_checks import check_flags, check_positive, check_whole
+from q7x2._core.option_checks import check_flags, check_positive, check_whole, duration_of
 from q7x2.late.lag import MODES, LagEvent, LagFacts, describe_mode, mode_of
 from q7x2.late.log import Applied, Log
 from q7x2.late.order import MOST_RANKS, WIDTH, Kind, Order, bits_of, header_of, value_of
@@ -27,13 +28,13 @@ _LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
-class LateUpdatesStats:
-    """What a :class:`LateUpdates` has done on this rank since it was made.
+class StaleSGDStats:
+    """What a :class:`StaleSGD` has done on this rank since it was made.
 
     Attributes:
         steps: Calls of ``step``: backwards of this rank.
         sent: Gradients that this rank has sent; in the mode ``"epochs"`` each is the sum of those
-            of ``every`` backwards.
+            of ``send_every`` backwards.
         staleness: Of the last one: versions between the weights that it was computed with and
             those that it was applied to.
         largest_staleness: Of all of them.
@@ -62,7 +63,7 @@ class _Gradient:
     facts: Applied
 
 
-class LateUpdates:
+class StaleSGD:
     """Data-parallel training in which a rank does not wait for slower ones, within a bound.
 
     Gradients make versions of the weights. All ranks apply the same gradients in the same order,
@@ -73,12 +74,13 @@ class LateUpdates:
 
     - ``"eager"``: each one when it comes, as asynchronous SGD does.
     - ``"buffered"``: the mean of the first ``buffer`` ones that come (FedBuff, Nguyen et al. 2022).
-    - ``"epochs"``: each rank adds up the gradients of ``every`` backwards; the mean of all ranks.
+    - ``"epochs"``: each rank adds up the gradients of ``send_every`` backwards; the mean of all
+      ranks.
 
     :class:`FollowLag` switches between them by the lag of the ranks.
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> late = q7x2.LateUpdates(model, optimizer, mode=q7x2.FollowLag())
+    >>> late = q7x2.late.StaleSGD(model, optimizer, mode=q7x2.late.FollowLag())
     >>> while late.version < 10_000:
     ...     loss_of(model(x), y).backward()
     ...     late.step(samples=len(x))
@@ -93,11 +95,12 @@ class LateUpdates:
         mode: One of the names above, or a function of :class:`LagFacts` that returns one.
         buffer: Gradients of a version in the mode ``"buffered"``. None: half of the ranks, rounded
             up.
-        every: Backwards of a rank per version in the mode ``"epochs"``.
+        send_every: Backwards of a rank per version in the mode ``"epochs"``.
         staleness: The largest number of versions by which a gradient may be late. 0: every version
             has the gradients of all ranks. None: four times the number of ranks.
         discount: A gradient with staleness s is multiplied by 1 / sqrt(1 + s), as in FedBuff.
-        timeout: Seconds after which a step that has to wait raises. None: the group's.
+        timeout: How long a step that has to wait does so before it raises; a float means seconds.
+            None: the group's.
         state: The result of this rank's :meth:`state_dict`, to resume. None: a new training.
         group: A q7x2 group with up to 62 ranks; the default group if None.
 
@@ -113,40 +116,42 @@ class LateUpdates:
         *,
         mode: Any = "eager",
         buffer: int | None = None,
-        every: int = 1,
+        send_every: int = 1,
         staleness: int | None = None,
         discount: bool = True,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
         state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         self._replica = Replica(model, optimizer)
         group = dist.group.WORLD if group is None else group
-        backend = backend_of(group, "LateUpdates")
+        backend = backend_of(group, "StaleSGD")
         assert group is not None
         size = group.size()
         if size > MOST_RANKS:
-            raise ValueError(f"LateUpdates needs a group with 1 to {MOST_RANKS} ranks, got {size}")
+            raise ValueError(f"StaleSGD needs a group with 1 to {MOST_RANKS} ranks, got {size}")
         choose = mode_of(mode)
         buffer = -(-size // 2) if buffer is None else buffer
         check_whole("buffer", buffer, 1, size)
-        check_whole("every", every, 1)
+        check_whole("send_every", send_every, 1)
         staleness = 4 * size if staleness is None else staleness
         check_whole("staleness", staleness, 0)
         check_flags(discount=discount)
-        if timeout is None:
-            timeout = backend.options._timeout.total_seconds()
-        check_positive("timeout", timeout)
+        timeout = duration_of("timeout", backend.options._timeout if timeout is None else timeout)
         if state is not None and state["world_size"] != size:
             raise ValueError(f"the state is of {state['world_size']} ranks, expected {size}")
         saved = None if state is None else state["log"]
-        options: dict[str, Any] = {"buffer": buffer, "every": every, "staleness": staleness}
+        options: dict[str, Any] = {
+            "buffer": buffer,
+            "send_every": send_every,
+            "staleness": staleness,
+        }
         options |= {"mode": describe_mode(mode), "discount": discount, "state": saved}
-        check_agreement("LateUpdates", options | {"parameters": self._replica.shapes}, group)
+        check_agreement("StaleSGD", options | {"parameters": self._replica.shapes}, group)
         self._replica.start(group)
-        self.optimizer, self.timeout = optimizer, timeout
+        self.optimizer, self.timeout = optimizer, timeout.total_seconds()
         self._rank, self._size = group.rank(), size
-        self._every, self._discount = every, discount
+        self._send_every, self._discount = send_every, discount
         self._log = Log(size, staleness, buffer, choose, saved)
         self._data = Mail(group, WIDTH, most_sends=math.inf)
         inbox = self._data.inbox
@@ -164,7 +169,7 @@ class LateUpdates:
         self._number = 0  # of this rank's next gradient
         self._is_sent = self._is_done = False
         self._broken: list[int] = []  # versions whose mean had Inf or NaN
-        self._stats, self._since = LateUpdatesStats(), time.monotonic()
+        self._stats, self._since = StaleSGDStats(), time.monotonic()
 
     @property
     def version(self) -> int:
@@ -187,7 +192,7 @@ class LateUpdates:
         return list(self._log.history)
 
     @property
-    def stats(self) -> LateUpdatesStats:
+    def stats(self) -> StaleSGDStats:
         """What it has done on this rank since it was made."""
         return self._stats
 
@@ -195,8 +200,8 @@ class LateUpdates:
     def step(self, samples: float = 1.0) -> None:
         """Send this rank's gradient, and return when it is applied here.
 
-        In the mode ``"epochs"`` it is sent in every ``every``-th call only. The gradients are zero
-        afterwards.
+        In the mode ``"epochs"`` it is sent in every ``send_every``-th call only. The gradients are
+        zero afterwards.
 
         Args:
             samples: The weight of this backward in means. Its gradient is a mean over them.
@@ -214,7 +219,7 @@ class LateUpdates:
             self._accumulate(samples)
         self.optimizer.zero_grad()
         self._stats = replace(self._stats, steps=self._stats.steps + 1)
-        if self.mode != "epochs" or self._backwards >= self._every or self._is_sent:
+        if self.mode != "epochs" or self._backwards >= self._send_every or self._is_sent:
             self._exchange()
         self._since = time.monotonic()
 

@@ -39,7 +39,7 @@ def serve_metrics(port: int, *, addr: str = "127.0.0.1") -> MetricsServer:
     ``q7x2_operation_seconds_total`` and others, with the labels ``rank``, ``group`` and
     ``operation``. ``examples/grafana`` has a dashboard. Processes of one host need different ports.
 
-    >>> server = q7x2.serve_metrics(9400 + local_rank, addr="0.0.0.0")
+    >>> server = q7x2.observe.serve_metrics(9400 + local_rank, addr="0.0.0.0")
 
     Args:
         port: The TCP port; 0 takes one that is free.
@@ -88,7 +88,7 @@ class Collector:
 class Scalars:
     """Writes what operations have done since the last call to TensorBoard.
 
-    >>> scalars = q7x2.Scalars(torch.utils.tensorboard.SummaryWriter())
+    >>> scalars = q7x2.observe.Scalars(torch.utils.tensorboard.SummaryWriter())
     >>> for step, batch in enumerate(loader):
     ...     train(batch)
     ...     scalars.log(step)

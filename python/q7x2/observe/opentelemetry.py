@@ -18,15 +18,15 @@ _steps: _Steps | None = None
 def export_to_opentelemetry(*, meter_provider: Any = None, tracer_provider: Any = None) -> None:
     """Give OpenTelemetry the counters of this process, and a span for each training step.
 
-    The metrics have the names and labels of ``q7x2.serve_metrics``, without the ending ``_total``.
-    They are observable instruments: q7x2 reads its counters when a reader of the provider collects.
-    Each call of ``q7x2.log_step`` but the first ends a span ``q7x2.step``, which began with the
-    call before. Its attributes are ``q7x2.step`` (a number, from 0 on), ``q7x2.rank`` under
-    torchrun, and ``q7x2.loss`` if the call has one. ``Q7X2_OPENTELEMETRY=1`` does this when the
-    first group is made.
+    The metrics have the names and labels of ``q7x2.observe.serve_metrics``, without the ending
+    ``_total``. They are observable instruments: q7x2 reads its counters when a reader of the
+    provider collects. Each call of ``q7x2.log_step`` but the first ends a span ``q7x2.step``, which
+    began with the call before. Its attributes are ``q7x2.step`` (a number, from 0 on),
+    ``q7x2.rank`` under torchrun, and ``q7x2.loss`` if the call has one. ``Q7X2_OPENTELEMETRY=1``
+    does this when the first group is made.
 
     >>> metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)]))
-    >>> q7x2.export_to_opentelemetry()
+    >>> q7x2.observe.export_to_opentelemetry()
 
     A second call with the same ``meter_provider`` adds no metrics. Spans go to the provider of the
     last call.

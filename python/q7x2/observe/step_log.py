@@ -13,7 +13,7 @@ def log_step(loss: float | None = None) -> None:
     The ledger then has the step's exact end instead of an estimate, and ``q7x2 report`` shows the
     loss over steps, seconds, bytes and money. Call it on all ranks, or on none. It takes about a
     microsecond and communicates nothing. It has no effect without ``Q7X2_LEDGER`` and
-    ``q7x2.export_to_opentelemetry``.
+    ``q7x2.observe.export_to_opentelemetry``.
 
     >>> for batch in loader:
     ...     loss = train(batch)

@@ -32,7 +32,7 @@ def add_to_trace(path: str | os.PathLike[str], hook: Attached | None = None) -> 
     >>> with torch.profiler.profile() as profiler:
     ...     train_one_step()
     >>> profiler.export_chrome_trace("step.json")
-    >>> q7x2.add_to_trace("step.json", hook)
+    >>> q7x2.observe.add_to_trace("step.json", hook)
 
     With a hook each bucket is a track, named ``q7x2 bucket 0`` and so on. Without one, and for
     calls that belong to no bucket, there is a track per process group. Below an operation lie its

@@ -39,13 +39,12 @@ _OF_CODECS = {
 
 def price_of(hook: HookOptions) -> Price | None:
     """Return the measured price of a hook; None if it was not measured with these options."""
-    from q7x2._core.gradient_codecs import measured_best
     from q7x2.hooks.options import Allreduce, OneBit, PowerSGD, Quantize, TopK
 
     if hook == Allreduce():
         return NONE
     if isinstance(hook, Quantize):
-        price = _OF_CODECS.get(measured_best(hook.codec))
+        price = _OF_CODECS.get(hook.codec)
         return price if hook == Quantize(hook.codec) else None
     measured = (
         (PowerSGD(rank=8), Price(0.0248, 0.0192, 0.0303)),

@@ -172,7 +172,8 @@ def advise(
         step: Runs one forward and backward of the model that it is given, ``model`` or a
             DistributedDataParallel of it, on a batch of the usual size.
         group: The process group. The default group if None.
-        hooks: Those to propose. By default dense, bf16, int8, int4 and PowerSGD of rank 8 and 4.
+        hooks: Those to propose. By default dense, bf16, int8, hadamard+int4:g=128 and PowerSGD of
+            rank 8 and 4.
         buckets_mb: Sizes of DDP's buckets to propose, in MiB.
         repeats: Steps and reductions of each kind that are measured, after those that warm up.
         trials: Proposals that are tried in real steps: those with the shortest predictions. The
@@ -239,7 +240,7 @@ def _candidates() -> list[HookOptions]:
         Allreduce(),
         Allreduce(dtype=torch.bfloat16),
         Quantize("int8"),
-        Quantize("int4"),
+        Quantize("hadamard+int4:g=128"),
         PowerSGD(rank=8, start_iter=0),
         PowerSGD(rank=4, start_iter=0),
     ]

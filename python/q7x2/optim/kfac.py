@@ -48,7 +48,7 @@ class KFAC(torch.optim.Optimizer):
     steps of SGD. docs/kfac.md has the formulas.
 
     >>> ddp = DistributedDataParallel(model)  # with or without q7x2.attach
-    >>> optimizer = q7x2.KFAC(ddp, lr=0.1, damping=0.003)
+    >>> optimizer = q7x2.optim.KFAC(ddp, lr=0.1, damping=0.003)
     >>> loss_of(ddp(x), y).backward()
     >>> optimizer.step()
     >>> optimizer.zero_grad()

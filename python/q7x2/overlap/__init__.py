@@ -7,7 +7,7 @@ from q7x2._core.lazy import lazy_names
 _NAMES = {
     "forward": ("AttachedForward",),
     "optimizer": ("NotElementwiseError",),
-    "options": ("ForwardOverlap", "ForwardOverlapStats"),
+    "options": ("OverlapOptions", "OverlapStats"),
     "timeline": ("ForwardTimeline",),
 }
 
@@ -16,6 +16,6 @@ __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
 if TYPE_CHECKING:
     from q7x2.overlap.forward import AttachedForward as AttachedForward
     from q7x2.overlap.optimizer import NotElementwiseError as NotElementwiseError
-    from q7x2.overlap.options import ForwardOverlap as ForwardOverlap
-    from q7x2.overlap.options import ForwardOverlapStats as ForwardOverlapStats
+    from q7x2.overlap.options import OverlapOptions as OverlapOptions
+    from q7x2.overlap.options import OverlapStats as OverlapStats
     from q7x2.overlap.timeline import ForwardTimeline as ForwardTimeline

@@ -12,7 +12,7 @@ from q7x2._core.agreement import check_agreement
 from q7x2.hooks.compose import Allreduce
 from q7x2.hooks.runner import check_has_no_hook, reduced_parameters
 from q7x2.overlap.forward import AttachedForward
-from q7x2.overlap.options import ForwardOverlap
+from q7x2.overlap.options import OverlapOptions
 
 
 def attach_forward(
@@ -27,8 +27,8 @@ def attach_forward(
     Args:
         others: Arguments of ``attach`` that do not go with ``overlap``, by name; None if not given.
     """
-    if overlap != "forward" and not isinstance(overlap, ForwardOverlap):
-        raise ValueError(f"overlap must be 'forward' or a ForwardOverlap, got {overlap!r}")
+    if overlap != "forward" and not isinstance(overlap, OverlapOptions):
+        raise ValueError(f"overlap must be 'forward' or an OverlapOptions, got {overlap!r}")
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"overlap='forward' needs a DistributedDataParallel, got {type(ddp).__name__}"
@@ -45,9 +45,9 @@ def attach_forward(
             raise ValueError(f"overlap='forward' takes no {name}")
     check_has_no_hook(ddp)
     parameters = [(name, p) for name, p in reduced_parameters(ddp) if isinstance(p, nn.Parameter)]
-    options = ForwardOverlap() if overlap == "forward" else overlap
+    options = OverlapOptions() if overlap == "forward" else overlap
     if options.early and parameters[0][1].device.type != "cpu":
-        raise ValueError("ForwardOverlap(early=...) is for parameters on the CPU")
+        raise ValueError("OverlapOptions(early=...) is for parameters on the CPU")
     problem: Exception | None = None
     try:
         _check_model(ddp, parameters)

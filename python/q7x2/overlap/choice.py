@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from q7x2.overlap.model import Moments, Piece, StepCosts, pieces_of, simulate
-from q7x2.overlap.options import ForwardOverlap
+from q7x2.overlap.options import OverlapOptions
 
 DEFAULT_CHUNK_BYTES, DEFAULT_WINDOW = 4 << 20, 2
 CHUNK_BYTES = tuple(1 << exponent for exponent in range(18, 25))  # 256 KiB ... 16 MiB
@@ -26,7 +26,7 @@ class Candidate:
     """A combination of options, and what the simulation says of it.
 
     Attributes:
-        chunk_bytes, window, early: See :class:`q7x2.ForwardOverlap`.
+        chunk_bytes, window, early: See :class:`q7x2.overlap.OverlapOptions`.
         chunks: Of all buckets.
         seconds: Of a step.
     """
@@ -39,14 +39,14 @@ class Candidate:
 
 
 class Chosen(NamedTuple):
-    """The options of :class:`q7x2.ForwardOverlap` without None."""
+    """The options of :class:`q7x2.overlap.OverlapOptions` without None."""
 
     chunk_bytes: int
     window: int
     early: float
 
 
-def defaults(options: ForwardOverlap) -> Chosen:
+def defaults(options: OverlapOptions) -> Chosen:
     """What is left to choose has the same values for every model."""
     return Chosen(
         options.chunk_bytes or DEFAULT_CHUNK_BYTES,
@@ -56,7 +56,7 @@ def defaults(options: ForwardOverlap) -> Chosen:
 
 
 def choose(
-    costs: StepCosts, options: ForwardOverlap, ranks: int
+    costs: StepCosts, options: OverlapOptions, ranks: int
 ) -> tuple[list[Candidate], list[Moments]]:
     """The candidates, the best one first, and what happens to each chunk in a step with that one.
 
@@ -81,7 +81,7 @@ def choose(
 
 
 def _partitions(
-    costs: StepCosts, options: ForwardOverlap, ranks: int
+    costs: StepCosts, options: OverlapOptions, ranks: int
 ) -> Iterator[tuple[int, Sequence[Piece]]]:
     """Chunk sizes and the chunks that they make; of sizes that make the same ones, the largest."""
     seen: set[int] = set()

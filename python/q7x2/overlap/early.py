@@ -67,7 +67,7 @@ class EarlySteps:
         """Raises RuntimeError between the first step of a backward and the optimizer's."""
         if self._is_under_way:
             raise RuntimeError(
-                f"ForwardOverlap(early=...) steps during backward: {what} must come after the step "
+                f"OverlapOptions(early=...) steps during backward: {what} must come after the step "
                 "of the optimizer, or use early=0"
             )
 

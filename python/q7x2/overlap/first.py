@@ -19,7 +19,7 @@ from q7x2.overlap.meter import StepMeter
 from q7x2.overlap.model import BucketCosts, Moments
 from q7x2.overlap.modules import Needs
 from q7x2.overlap.optimizer import copy_over
-from q7x2.overlap.options import ForwardOverlap
+from q7x2.overlap.options import OverlapOptions
 from q7x2.overlap.order import SliceLengths
 from q7x2.overlap.timeline import ForwardTimeline
 
@@ -61,7 +61,7 @@ class FirstSteps:
 
     def __init__(
         self,
-        options: ForwardOverlap,
+        options: OverlapOptions,
         names: dict[nn.Parameter, str],
         group: ProcessGroup,
         device: torch.device,

@@ -42,7 +42,7 @@ from q7x2.overlap.gradient import ScatteredGradient
 from q7x2.overlap.modules import ModuleHook, Needs, chunks_needed, register_reduction
 from q7x2.overlap.norm import clip_shards
 from q7x2.overlap.optimizer import elementwise_keys
-from q7x2.overlap.options import ForwardOverlap, ForwardOverlapStats
+from q7x2.overlap.options import OverlapOptions, OverlapStats
 from q7x2.overlap.order import SliceLengths
 from q7x2.overlap.timeline import ForwardTimeline, TimelineRecorder
 
@@ -59,7 +59,7 @@ class AttachedForward:
         self,
         ddp: DistributedDataParallel,
         optimizer: torch.optim.Optimizer,
-        options: ForwardOverlap,
+        options: OverlapOptions,
         parameters: Sequence[Named],
     ) -> None:
         self._group, self._optimizer = ddp.process_group, optimizer
@@ -91,12 +91,12 @@ class AttachedForward:
         self._timed: TimedSteps | None = None
         if may_try(not options.leaves_a_choice, self._device, self._group):
             self._timed = TimedSteps(OverlapTrial(self._scatters, "overlap with forward"))
-        self._stats = ForwardOverlapStats()
+        self._stats = OverlapStats()
         self._removable: list[Any] = []
         self._register_others(ddp)
 
     @property
-    def stats(self) -> ForwardOverlapStats:
+    def stats(self) -> OverlapStats:
         """What it has done since it was attached."""
         return self._stats
 

@@ -36,7 +36,7 @@ def register_reduction(ddp: DistributedDataParallel, reduce: Callable[[GradBucke
         assert found is not None  # hooks of the model keep its object
         return found(bucket)
 
-    hook.__qualname__ = "q7x2.ForwardOverlap"  # as DDP calls it
+    hook.__qualname__ = "q7x2.overlap.OverlapOptions"  # as DDP calls it
     ddp.register_comm_hook(None, hook)
 
 

@@ -1,4 +1,4 @@
-"""``ForwardOverlap``: the options of ``attach(overlap=...)``, and the figures of a training."""
+"""``OverlapOptions``: the options of ``attach(overlap=...)``, and the figures of a training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from q7x2._core.option_checks import check_whole
 
 
 @dataclass(frozen=True)
-class ForwardOverlap:
+class OverlapOptions:
     """All-gathers of updated weights that overlap the next forward; see docs/forward_overlap.md.
 
     What is None is chosen: the first seven steps are DDP's own, six of them are measured, and a
@@ -49,7 +49,7 @@ class ForwardOverlap:
 
 
 @dataclass(frozen=True)
-class ForwardOverlapStats:
+class OverlapStats:
     """What an :class:`AttachedForward` has done on this rank since it was made.
 
     Attributes:

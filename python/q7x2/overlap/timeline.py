@@ -22,7 +22,7 @@ _NAME = 21  # characters of a parameter's name
 
 @dataclass(frozen=True)
 class ForwardTimeline:
-    """How the options of :class:`q7x2.ForwardOverlap` were chosen, and what came of it.
+    """How the options of :class:`q7x2.overlap.OverlapOptions` were chosen, and what came of it.
 
     ``print`` shows it as text; ``q7x2 plan timeline FILE`` does so with a saved one.
 

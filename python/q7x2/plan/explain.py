@@ -56,8 +56,8 @@ def add_parser(commands: Any) -> None:
         "--history",
         type=Path,
         metavar="FILE",
-        help="what a run has measured and chosen: the JSON of q7x2.plan_history(); the Fabric is "
-        "not looked at then",
+        help="what a run has measured and chosen: the JSON of q7x2.plan.plan_history(); the Fabric "
+        "is not looked at then",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=_run)
@@ -158,7 +158,7 @@ def _title(kind: dict[str, Any]) -> str:
 
 
 def print_history(kind: dict[str, Any]) -> None:
-    """Print one kind of call that ``q7x2.plan_history`` returned, decision by decision.
+    """Print one kind of call that ``q7x2.plan.plan_history`` returned, decision by decision.
 
     A decision counts from a call on. Its rows are the algorithms that were measured by then or are
     chosen by it; ``*`` marks the chosen ones. Lines below the table say which rates have changed.

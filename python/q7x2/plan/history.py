@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
     """Return which algorithms the calls of a group have used, and why.
 
-    >>> json.dump(q7x2.plan_history(), file)  # for: q7x2 plan explain --size 16M --history FILE
+    >>> json.dump(q7x2.plan.plan_history(), file)  # for: q7x2 plan explain --history FILE
 
     It is not a collective call. All ranks that have made the same calls get the same answer, except
     for ``calls`` while calls are in progress.

@@ -43,7 +43,7 @@ class Measurement:
     bytes: int
     """Bytes of the tensor, or of each rank's part in collectives with parts."""
     algorithm: str
-    """As ``q7x2.algorithm`` takes it, ``"aggregator:2"``."""
+    """As ``q7x2.collectives.algorithm`` takes it, ``"aggregator:2"``."""
     predicted: float
     """Seconds."""
     measured: float

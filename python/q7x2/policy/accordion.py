@@ -13,12 +13,13 @@ from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, 
 class Accordion(Policy):
     """A gradient is compressed mildly while its norm changes, and strongly once it has settled.
 
-    Every ``every`` reductions, all ranks measure the norm of each gradient together with its
+    Every ``decide_every`` reductions, all ranks measure the norm of each gradient together with its
     residual. A gradient whose norm has changed by at least ``change`` since the last measurement
     is in a critical regime (Agarwal et al., Accordion, 2020).
 
-    >>> q7x2.attach(ddp, q7x2.PowerSGD(rank=8), policy=q7x2.Accordion(8, 2))
-    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=q7x2.Accordion("int8", "int4"))
+    >>> q7x2.attach(ddp, q7x2.PowerSGD(rank=8), policy=q7x2.policy.Accordion(8, 2))
+    >>> policy = q7x2.policy.Accordion("int8", "hadamard+int4:g=128")
+    >>> q7x2.attach(ddp, q7x2.Quantize("int8"), policy=policy)
 
     Args:
         mild: For critical regimes: a codec's name, or a rank of :class:`PowerSGD`, at most that of
@@ -26,7 +27,7 @@ class Accordion(Policy):
         strong: For the others, of the same kind. A rank that becomes lower keeps the first columns
             of its basis; one that becomes higher adds random columns.
         change: The share of its norm by which a gradient must have changed.
-        every: Reductions between two measurements.
+        decide_every: Reductions between two measurements.
         names: Patterns of the parameters that it decides about.
 
     Raises:
@@ -40,7 +41,7 @@ class Accordion(Policy):
         strong: str | int,
         *,
         change: float = 0.5,
-        every: int = 200,
+        decide_every: int = 200,
         names: Sequence[str] = ("*",),
     ) -> None:
         super().__init__()
@@ -50,9 +51,9 @@ class Accordion(Policy):
                 f"mild and strong must be two codecs or two ranks, got {mild!r} and {strong!r}"
             )
         check_positive("change", change)
-        check_whole("every", every, 1)
+        check_whole("decide_every", decide_every, 1)
         check_strings("names", names)
-        self.change, self.every, self.names = change, every, tuple(names)
+        self.change, self.decide_every, self.names = change, decide_every, tuple(names)
         self._settled: dict[str, bool] = {}
         self._norms: dict[str, float] = {}  # of the last measurement
         self._measured_in = -1  # the last period with a measurement
@@ -79,7 +80,7 @@ class Accordion(Policy):
         )
 
     def _is_due(self, step: int) -> bool:
-        return step // self.every != self._measured_in
+        return step // self.decide_every != self._measured_in
 
     def _choose(self, facts: Facts) -> None:
         for name in self._mine:
@@ -93,7 +94,7 @@ class Accordion(Policy):
                 self.history.append(PolicyEvent(facts.step + 1, "level", name, norm, level))
             self._settled[name] = settled
             self._norms[name] = norm
-        self._measured_in = facts.step // self.every
+        self._measured_in = facts.step // self.decide_every
 
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | {
@@ -110,10 +111,8 @@ class Accordion(Policy):
 
 
 def _level(name: str, level: str | int) -> str | int:
-    from q7x2._core.gradient_codecs import measured_best
-
     if isinstance(level, str):
         check_codec(name, level)
-        return measured_best(level)
-    check_whole(name, level, 1)
+    else:
+        check_whole(name, level, 1)
     return level

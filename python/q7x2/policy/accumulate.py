@@ -12,23 +12,23 @@ from q7x2.policy.policy import Decision, Facts, Policy
 class Accumulate(Policy):
     """Reduce gradients once in so many backwards; the others add to them on their rank.
 
-    >>> policy = q7x2.Accumulate(q7x2.FollowBandwidth(share=0.2, most=8))
+    >>> policy = q7x2.policy.Accumulate(q7x2.policy.FollowBandwidth(share=0.2, most=8))
 
     Args:
-        every: The number of backwards, or a function of :class:`CadenceFacts`:
+        reduce_every: The number of backwards, or a function of :class:`CadenceFacts`:
             :class:`FollowBandwidth`, :class:`PostLocal`, :class:`Tighten`. ``step`` is then the
             number of reductions, ``wire_seconds`` the time in which messages of one reduction were
             under way, and ``step_seconds`` that of one backward without them. They are measured in
             two of ten reductions.
 
     Raises:
-        ValueError: ``every`` is less than 1.
+        ValueError: ``reduce_every`` is less than 1.
     """
 
-    def __init__(self, every: Any) -> None:
+    def __init__(self, reduce_every: Any) -> None:
         super().__init__()
-        self.every = every
-        self._interval = interval_of(every)
+        self.reduce_every = reduce_every
+        self._interval = interval_of("reduce_every", reduce_every)
         self._cadence = 1
         self._computing = self._wire = 0.0  # seconds of one backward, and of a reduction
 
@@ -37,7 +37,9 @@ class Accumulate(Policy):
             self._wire = facts.wire_seconds
             self._computing = max(facts.step_seconds - self._wire, 0.0) / self._cadence
         self._cadence = max(1, self._interval(CadenceFacts(step, self._computing, self._wire)))
-        return Decision(cadence=self._cadence, measures=callable(self.every) and step % 10 < 2)
+        return Decision(
+            cadence=self._cadence, measures=callable(self.reduce_every) and step % 10 < 2
+        )
 
     def snapshot(self) -> dict[str, Any]:
         times = {"computing": self._computing, "wire": self._wire}

@@ -12,14 +12,14 @@ from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, 
 class BitAllocation(Policy):
     """Each gradient gets the codec that makes the bytes of all fewest for no more error.
 
-    Every ``every`` reductions, all ranks measure what each codec would lose of each gradient. The
-    relative squared errors of the choice are together no more than those of ``codec`` alone
-    (L-GreCo, Markov et al., 2024).
+    Every ``decide_every`` reductions, all ranks measure what each codec would lose of each
+    gradient. The relative squared errors of the choice are together no more than those of ``codec``
+    alone (L-GreCo, Markov et al., 2024).
 
     Args:
         codec: What the others are compared with.
         choices: Codecs to choose from beside it.
-        every: Reductions between two choices.
+        decide_every: Reductions between two choices.
         names: Patterns of the parameters that it decides about.
 
     Raises:
@@ -27,20 +27,23 @@ class BitAllocation(Policy):
     """
 
     def __init__(
-        self, codec: str, choices: Sequence[str], *, every: int = 200, names: Sequence[str] = ("*",)
+        self,
+        codec: str,
+        choices: Sequence[str],
+        *,
+        decide_every: int = 200,
+        names: Sequence[str] = ("*",),
     ) -> None:
         super().__init__()
-        from q7x2._core.gradient_codecs import measured_best
-
         check_strings("choices", choices)
         check_strings("names", names)
         for name in (codec, *choices):
             check_codec("choices" if name in choices else "codec", name)
-        check_whole("every", every, 1)
+        check_whole("decide_every", decide_every, 1)
         if not choices:
             raise ValueError("choices must have at least one codec")
-        self.codecs = [measured_best(name) for name in (codec, *choices)]
-        self.every = every
+        self.codecs = [codec, *choices]
+        self.decide_every = decide_every
         self.names = tuple(names)
         self._chosen: dict[str, int] = {}
         self._chosen_in = -1  # the last period with a choice
@@ -65,7 +68,7 @@ class BitAllocation(Policy):
         )
 
     def _is_due(self, step: int) -> bool:
-        return step // self.every != self._chosen_in
+        return step // self.decide_every != self._chosen_in
 
     def _has_all(self, facts: Facts) -> bool:
         """The facts are what the last decision asked for."""
@@ -98,7 +101,7 @@ class BitAllocation(Policy):
             self.history.append(
                 PolicyEvent(facts.step + 1, "level", name, error, self.codecs[choice])
             )
-        self._chosen_in = facts.step // self.every
+        self._chosen_in = facts.step // self.decide_every
 
     def snapshot(self) -> dict[str, Any]:
         return super().snapshot() | {"chosen": dict(self._chosen), "chosen_in": self._chosen_in}

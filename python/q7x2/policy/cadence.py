@@ -33,24 +33,24 @@ Interval = Callable[[CadenceFacts], int]
 
 @dataclass(frozen=True)
 class PostLocal:
-    """Synchronise at every step at first, later at every ``every``-th: post-local SGD.
+    """Synchronise at every step at first, later at every ``sync_every``-th: post-local SGD.
 
     Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2020 (arXiv 1808.07217).
 
     Args:
         start: The step from which ranks train locally.
-        every: The interval from then on, or another interval.
+        sync_every: The interval from then on, or another interval.
     """
 
     start: int
-    every: int | Interval
+    sync_every: int | Interval
 
     def __post_init__(self) -> None:
         check_whole("start", self.start, 0)
-        interval_of(self.every)
+        interval_of("sync_every", self.sync_every)
 
     def __call__(self, facts: CadenceFacts) -> int:
-        return 1 if facts.step < self.start else interval_of(self.every)(facts)
+        return 1 if facts.step < self.start else interval_of("sync_every", self.sync_every)(facts)
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ class FollowBandwidth:
 class Tighten:
     """An interval that shrinks late in training, where differences between ranks cost most.
 
-    Before step ``begin`` it is ``every``; then it falls in a straight line to ``last`` of it at
-    step ``end`` and stays there.
+    Before step ``begin`` it is ``sync_every``; then it falls in a straight line to ``last`` of it
+    at step ``end`` and stays there.
 
     Args:
-        every: The interval, or another interval.
+        sync_every: The interval, or another interval.
         begin: The step from which it shrinks.
         end: The step at which it has shrunk.
-        last: The share of ``every`` that is left at the end, more than 0 and at most 1. The
+        last: The share of ``sync_every`` that is left at the end, more than 0 and at most 1. The
             interval is at least 1.
     """
 
-    every: int | Interval
+    sync_every: int | Interval
     begin: int
     end: int
     last: float = 0.1
 
     def __post_init__(self) -> None:
-        interval_of(self.every)
+        interval_of("sync_every", self.sync_every)
         check_whole("begin", self.begin, 0)
         check_whole("end", self.end, self.begin + 1)
         check_positive("last", self.last)
@@ -113,15 +113,15 @@ class Tighten:
     def __call__(self, facts: CadenceFacts) -> int:
         done = (facts.step - self.begin) / (self.end - self.begin)
         share = 1 - (1 - self.last) * min(1.0, max(0.0, done))
-        return max(1, round(share * interval_of(self.every)(facts)))
+        return max(1, round(share * interval_of("sync_every", self.sync_every)(facts)))
 
 
-def interval_of(every: Any) -> Interval:
-    """``every`` as a function of the facts; ValueError unless it is an int or can be called."""
+def interval_of(name: str, every: Any) -> Interval:
+    """An option as a function of the facts; ValueError unless it is an int or can be called."""
     if callable(every):
         interval: Interval = every
         return interval
-    check_whole("every", every, 1)
+    check_whole(name, every, 1)
     return lambda facts: int(every)
 
 

@@ -163,7 +163,7 @@ def checked_policies(policy: Policy | Sequence[Policy] | None) -> list[Policy]:
     policies = [] if policy is None else [policy] if isinstance(policy, Policy) else list(policy)
     for each in policies:
         if not isinstance(each, Policy):
-            raise TypeError(f"policy must be a q7x2.Policy, or a list of them, got {each!r}")
+            raise TypeError(f"policy must be a q7x2.policy.Policy, or a list of them, got {each!r}")
     return policies
 
 

@@ -239,12 +239,9 @@ def _at(level: str | int) -> Treatment:
 
 
 def _checked(levels: Sequence[str | int]) -> list[str | int]:
-    """The levels with codecs' full names; ValueError for one that does not exist."""
-    from q7x2._core.gradient_codecs import measured_best
-
+    """The levels; ValueError for one that does not exist."""
     if isinstance(levels, str) or len(levels) < 2:
         raise ValueError(f"levels must be at least two, from strong to mild, got {levels!r}")
-    checked: list[str | int] = []
     for i, level in enumerate(levels):
         if level == WHOLE:
             if i != len(levels) - 1:
@@ -253,7 +250,6 @@ def _checked(levels: Sequence[str | int]) -> list[str | int]:
             check_codec("levels", level)
         else:
             check_whole("levels", level, 1)
-        checked.append(measured_best(level) if isinstance(level, str) else level)
-    if len({type(level) for level in checked if level != WHOLE}) > 1:
+    if len({type(level) for level in levels if level != WHOLE}) > 1:
         raise ValueError(f"levels must be codecs or ranks, not both, got {levels!r}")
-    return checked
+    return list(levels)

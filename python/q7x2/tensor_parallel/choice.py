@@ -48,11 +48,11 @@ class Candidate:
 
 
 @dataclass
-class TensorOverlap:
+class LayerStats:
     """The overlap of one layer: how it was chosen, and what it has done on this rank.
 
-    ``print`` shows it as text. :class:`q7x2.ColwiseOverlap` and :class:`q7x2.RowwiseOverlap` put it
-    into the attribute ``overlap`` of a layer.
+    ``print`` shows it as text. :class:`ColwiseOverlap` and :class:`RowwiseOverlap` put it into the
+    attribute ``overlap`` of a layer.
 
     Attributes:
         group: Of the ranks that share the layer.

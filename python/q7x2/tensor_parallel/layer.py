@@ -1,4 +1,4 @@
-"""Linear layers that :class:`q7x2.ColwiseOverlap` and :class:`q7x2.RowwiseOverlap` take over."""
+"""Linear layers that :class:`ColwiseOverlap` and :class:`RowwiseOverlap` take over."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from q7x2._core.overlap_trial import OverlapTrial, may_try
 from q7x2.tensor_parallel.choice import (
     DEFAULT,
     Candidate,
+    LayerStats,
     Products,
-    TensorOverlap,
     choose,
     measure,
     message_seconds,
@@ -50,7 +50,7 @@ class Layout:
 class OverlappedLinear(nn.Linear):
     """What both layers have in common. A layer becomes one by a change of its class."""
 
-    overlap: TensorOverlap
+    overlap: LayerStats
     _layout: Layout
     _function: Any  # of autograd
 
@@ -177,7 +177,7 @@ class OverlappedLinear(nn.Linear):
 
 
 class ColwiseLinear(OverlappedLinear):
-    """What :class:`q7x2.ColwiseOverlap` makes of a Linear."""
+    """What :class:`q7x2.tensor_parallel.ColwiseOverlap` makes of a Linear."""
 
     _function = Column
 
@@ -195,7 +195,7 @@ class ColwiseLinear(OverlappedLinear):
 
 
 class RowwiseLinear(OverlappedLinear):
-    """What :class:`q7x2.RowwiseOverlap` makes of a Linear."""
+    """What :class:`q7x2.tensor_parallel.RowwiseOverlap` makes of a Linear."""
 
     _function = Row
 
@@ -224,6 +224,6 @@ def overlap_layer(linear: nn.Linear, kind: type[OverlappedLinear], layout: Layou
     """Change the class of a layer, whose parameters are DTensors, to ``kind``."""
     linear.__class__ = kind
     assert isinstance(linear, OverlappedLinear)
-    linear.overlap = TensorOverlap(layout.mesh.get_group(), layout.given_chunks or 0)
+    linear.overlap = LayerStats(layout.mesh.get_group(), layout.given_chunks or 0)
     linear._layout = layout
     return linear

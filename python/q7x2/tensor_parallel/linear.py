@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from q7x2.tensor_parallel.choice import TensorOverlap
+from q7x2.tensor_parallel.choice import LayerStats
 from q7x2.tensor_parallel.exchange import Gather, Scatter
 
 
@@ -29,7 +29,7 @@ class Column(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: LayerStats
     ) -> Tensor:
         begun, overlaps = time.perf_counter(), overlap.begin_forward()
         gather = Gather(x, dim, overlap.chunks if overlaps else 1, overlap.group)
@@ -70,7 +70,7 @@ class Row(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: TensorOverlap
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int, overlap: LayerStats
     ) -> Tensor:
         begun, overlaps = time.perf_counter(), overlap.begin_forward()
         shape = [*x.shape[:-1], len(weight)]

@@ -21,7 +21,8 @@ class ColwiseOverlap(ColwiseParallel):
     has the details. Ranks send to each other in pairs, as in CommFuse (Karim et al. 2026, arXiv
     2604.24013).
 
-    >>> plan = {"up": q7x2.ColwiseOverlap(), "down": q7x2.RowwiseOverlap()}
+    >>> from q7x2.tensor_parallel import ColwiseOverlap, RowwiseOverlap
+    >>> plan = {"up": ColwiseOverlap(), "down": RowwiseOverlap()}
     >>> parallelize_module(mlp, mesh, plan)  # x: [batch, sequence / ranks, features]
 
     Args:
@@ -77,12 +78,12 @@ class RowwiseOverlap(RowwiseParallel):
         input_layouts: Of the input; the last dimension. The sequence must be divisible by the
             number of ranks.
         output_layouts: ``Shard(d)``: the dimension of the sequence, which may be negative.
-        use_local_output: As for :class:`q7x2.ColwiseOverlap`.
-        chunks: As for :class:`q7x2.ColwiseOverlap`.
+        use_local_output: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.
+        chunks: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.
 
     Raises:
-        ValueError: As for :class:`q7x2.ColwiseOverlap`.
-        TypeError: As for :class:`q7x2.ColwiseOverlap`.
+        ValueError: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.
+        TypeError: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.
     """
 
     def __init__(

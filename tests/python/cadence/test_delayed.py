@@ -15,10 +15,10 @@ from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks, flat
 
 
-def made(**options: Any) -> tuple[nn.Module, q7x2.DelayedUpdates]:
+def made(**options: Any) -> tuple[nn.Module, q7x2.cadence.PipelinedSGD]:
     model = net()
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return model, q7x2.DelayedUpdates(model, sgd, **options)
+    return model, q7x2.cadence.PipelinedSGD(model, sgd, **options)
 
 
 def backward(model: nn.Module, step: int, rank: int) -> None:
@@ -26,7 +26,7 @@ def backward(model: nn.Module, step: int, rank: int) -> None:
     nn.functional.mse_loss(model(x), y).backward()
 
 
-def train(model: nn.Module, updates: q7x2.DelayedUpdates, steps: range) -> None:
+def train(model: nn.Module, updates: q7x2.cadence.PipelinedSGD, steps: range) -> None:
     for step in steps:
         backward(model, step, dist.get_rank())
         updates.step()
@@ -62,7 +62,7 @@ def test_means_are_applied_so_many_steps_later(delay: int, world_size: int) -> N
 def test_what_is_left_out_is_kept_and_nothing_is_lost(delay: int, world_size: int) -> None:
     model = nn.ModuleDict({name: nn.Linear(8, 8) for name in "abcd"})
     sgd = torch.optim.SGD(model.parameters(), lr=0.5)
-    updates = q7x2.DelayedUpdates(model, sgd, delay=delay, share=0.3, longest_skip=5)
+    updates = q7x2.cadence.PipelinedSGD(model, sgd, delay=delay, share=0.3, longest_skip=5)
     before = flat(model)
     total = torch.zeros_like(before)
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -126,12 +126,12 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("delay must not be negative", {"delay": -1}),
         ("share must be more than 0 and at most 1", {"share": 0}),
         ("longest_skip must be at least 1", {"longest_skip": 0}),
-        ("the same DelayedUpdates, but rank 0", {"delay": dist.get_rank()}),
+        ("the same PipelinedSGD, but rank 0", {"delay": dist.get_rank()}),
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
-        q7x2.DelayedUpdates(net(), None)  # type: ignore[arg-type]
+        q7x2.cadence.PipelinedSGD(net(), None)  # type: ignore[arg-type]
     _, updates = made()
     _, other = made(share=0.5)
     with pytest.raises(ValueError, match="parameters with residuals, expected 2 ranks"):

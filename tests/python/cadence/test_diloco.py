@@ -29,7 +29,7 @@ EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 NEEDS_Q7X2 = pytest.mark.beyond("gloo", "has no codecs")
 
 
-def after_inner_steps(model: nn.Module, diloco: q7x2.DiLoCo) -> dict[str, torch.Tensor]:
+def after_inner_steps(model: nn.Module, diloco: q7x2.cadence.DiLoCo) -> dict[str, torch.Tensor]:
     """Will hold the weights as the last inner step left them, before anything was shared."""
     local: dict[str, torch.Tensor] = {}
     diloco.inner.register_step_post_hook(lambda *_: local.update(weights(model)))
@@ -58,7 +58,7 @@ def test_replicas_share_bits_after_each_outer_step(method: str) -> None:
 
 @pytest.mark.ranks(2)
 def test_ranks_start_with_the_weights_of_rank_0() -> None:
-    model, diloco = made(net(seed=dist.get_rank()), every=3)
+    model, diloco = made(net(seed=dist.get_rank()), sync_every=3)
     for name, value in weights(net(seed=0)).items():
         assert_bits(model.get_parameter(name).detach(), value, name)
         assert_bits(diloco.shared_weights[name], value, name)
@@ -69,7 +69,7 @@ def test_ranks_start_with_the_weights_of_rank_0() -> None:
 def test_half_precision_weights_are_shared_in_float32(dtype: torch.dtype) -> None:
     model = net(dtype=dtype)
     inner = torch.optim.SGD(model.parameters(), lr=0.05)
-    diloco = q7x2.DiLoCo(model, inner, every=2, outer=WEIGHTS_ONLY)
+    diloco = q7x2.cadence.DiLoCo(model, inner, sync_every=2, outer=WEIGHTS_ONLY)
     train(model, diloco, range(4))
     for name, value in diloco.shared_weights.items():
         assert value.dtype == torch.float32
@@ -88,7 +88,7 @@ def test_half_precision_weights_are_shared_in_float32(dtype: torch.dtype) -> Non
 @pytest.mark.ranks(3)
 def test_equals_a_hand_written_diloco(world_size: int) -> None:
     every = 4
-    model, diloco = made(every=every)
+    model, diloco = made(sync_every=every)
     mine = net()
     shared = [p.detach().clone().requires_grad_() for p in mine.parameters()]
     inner = torch.optim.AdamW(mine.parameters(), lr=1e-3)
@@ -128,7 +128,7 @@ def halves() -> nn.Module:
 def test_equals_a_hand_written_streaming_diloco(world_size: int) -> None:
     """Fragments leave at steps 4, 8, 12 ... in turn, arrive 3 steps later, and are blended."""
     every, overlap, blend = 8, 3, 0.25
-    model, diloco = made(halves(), every=every, fragments=2, overlap=overlap, blend=blend)
+    model, diloco = made(halves(), sync_every=every, fragments=2, overlap=overlap, blend=blend)
     mine = halves()
     inner = torch.optim.AdamW(mine.parameters(), lr=1e-3)
     layers = [list(mine[0].parameters()), list(mine[2].parameters())]
@@ -168,7 +168,7 @@ def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str 
     """The same schedule with messages that are waited for at once: the same bits."""
     if compressor and dist.get_backend() == "gloo":
         pytest.skip("gloo has no codecs")
-    options = {"every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
+    options = {"sync_every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
     runs = []
     for waits in (False, True):
         model, diloco = made(**options)
@@ -195,7 +195,7 @@ def test_what_is_sent_and_what_is_kept_are_the_signal(
 ) -> None:
     """With an outer step that subtracts the mean, n times what it subtracts is what was sent."""
     model, diloco = made(
-        every=2,
+        sync_every=2,
         outer=WEIGHTS_ONLY,
         compressor=compressor,
         residual_decay=decay,
@@ -259,7 +259,7 @@ def test_sparse_messages_are_a_hundred_times_smaller_than_float32() -> None:
     """Of the outer gradient of 30 steps. With ``reselect`` the sum is as short as a contribution,
     so the ratio of messages is that of an all-reduce."""
     every = 30
-    model, diloco = made(every=every, outer=WEIGHTS_ONLY, compressor=SPARSE)
+    model, diloco = made(sync_every=every, outer=WEIGHTS_ONLY, compressor=SPARSE)
     shared, local = diloco.shared_weights, after_inner_steps(model, diloco)
     train(model, diloco, range(every))
     signal = torch.cat([(shared[name] - value).flatten() for name, value in local.items()])
@@ -275,7 +275,7 @@ def test_sparse_messages_are_a_hundred_times_smaller_than_float32() -> None:
 @pytest.mark.ranks(2)
 def test_an_outer_gradient_that_is_not_finite_is_not_applied() -> None:
     model = net()
-    diloco = q7x2.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.05), every=2)
+    diloco = q7x2.cadence.DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.05), sync_every=2)
     train(model, diloco, range(3))
     before = diloco.shared_weights
     if dist.get_rank() == 1:

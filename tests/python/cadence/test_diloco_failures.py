@@ -19,27 +19,27 @@ from pairs import nightly
 from values import assert_bits
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "diloco": {"every": 3},
-    "sparse": {"every": 3, "compressor": SPARSE, "residual_decay": 0.9},
-    "streaming": {"every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "diloco": {"sync_every": 3},
+    "sparse": {"sync_every": 3, "compressor": SPARSE, "residual_decay": 0.9},
+    "streaming": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
 }
 KINDS = [nightly("diloco", "sparse is the same with residuals"), "sparse", "streaming"]
 
 
-def remembered(diloco: q7x2.DiLoCo) -> dict[Any, torch.Tensor]:
+def remembered(diloco: q7x2.cadence.DiLoCo) -> dict[Any, torch.Tensor]:
     """By kind and name; the keys of a state also have the rank, which a smaller group changes."""
     state = diloco.state_dict()
     (local,) = state["local"].values()
     return flattened(state["shared"] | local)
 
 
-def assert_remembers(diloco: q7x2.DiLoCo, expected: dict[Any, torch.Tensor]) -> None:
+def assert_remembers(diloco: q7x2.cadence.DiLoCo, expected: dict[Any, torch.Tensor]) -> None:
     for name, tensor in remembered(diloco).items():
         if not {"arrived", "arrived_residual", "reports"}.intersection(name):
             assert_bits(tensor, expected[name], name)
 
 
-def train_until_failure(model: torch.nn.Module, diloco: q7x2.DiLoCo, first: int) -> int:
+def train_until_failure(model: torch.nn.Module, diloco: q7x2.cadence.DiLoCo, first: int) -> int:
     """Steps with a partner missing; returns the step at which one raised."""
     for step in range(first, first + 20):
         try:
@@ -146,7 +146,7 @@ def test_a_rank_that_joins_takes_the_shared_weights(
 @pytest.mark.ranks(2)
 def test_a_rank_that_missed_an_outer_step_takes_its_weights() -> None:
     """As if a message of that step had reached rank 0 and not rank 1."""
-    model, diloco = made(every=2)
+    model, diloco = made(sync_every=2)
     train(model, diloco, range(2))
     state = diloco.state_dict()
     train(model, diloco, range(2, 4))

@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 METHODS: dict[str, dict[str, Any]] = {
-    "diloco": {"every": 3},
-    "averaged momentum": {"every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
-    "streaming": {"every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "diloco": {"sync_every": 3},
+    "averaged momentum": {"sync_every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
+    "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
+    "int4": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
 }
 FOUR_RANKS = pytest.mark.ranks(4)
 
@@ -45,9 +45,9 @@ def _sharded(mesh: DeviceMesh, seed: int = 0) -> nn.Module:
 
 def _made(
     model: nn.Module, group: dist.ProcessGroup | None, **options: Any
-) -> tuple[nn.Module, q7x2.DiLoCo]:
+) -> tuple[nn.Module, q7x2.cadence.DiLoCo]:
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)  # few calls of DTensor
-    return model, q7x2.DiLoCo(model, inner, group=group, **options)
+    return model, q7x2.cadence.DiLoCo(model, inner, group=group, **options)
 
 
 def _local(model: nn.Module) -> list[torch.Tensor]:
@@ -106,7 +106,7 @@ def test_replicas_share_bits(method: str) -> None:
 @FOUR_RANKS
 def test_a_bad_number_in_one_shard_stops_all() -> None:
     mesh, group = _mesh()
-    model, diloco = _made(_sharded(mesh), group, every=3)
+    model, diloco = _made(_sharded(mesh), group, sync_every=3)
     train(model, diloco, range(5))
     before = diloco.shared_weights
     backward(model, 5, dist.get_rank())
@@ -128,7 +128,7 @@ def _groups(**options: Any) -> dist.ProcessGroup:
 def test_a_message_that_fails_in_one_shard_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 cannot send, so rank 3 waits for it in vain, and their neighbours hear of it."""
     mesh, _ = _mesh()
-    model, diloco = _made(_sharded(mesh), _groups(timeout=timedelta(seconds=2)), every=3)
+    model, diloco = _made(_sharded(mesh), _groups(timeout=timedelta(seconds=2)), sync_every=3)
     train(model, diloco, range(5))
     before = diloco.shared_weights
     backward(model, 5, dist.get_rank())
@@ -160,7 +160,9 @@ def _refuse_asynchronous(call: Any, *tensors: Any, async_op: bool = False, **opt
 @FOUR_RANKS
 def test_measured_intervals_are_those_of_all_shards() -> None:
     mesh, group = _mesh()
-    model, diloco = _made(_sharded(mesh), group, every=q7x2.FollowBandwidth(least=2, most=9))
+    model, diloco = _made(
+        _sharded(mesh), group, sync_every=q7x2.policy.FollowBandwidth(least=2, most=9)
+    )
     for step in range(12):
         train(model, diloco, range(step, step + 1))
         intervals: list[Any] = [None] * 4
@@ -189,7 +191,7 @@ def test_resumes_with_the_same_bits() -> None:
 @FOUR_RANKS
 def test_ranks_of_a_host_may_share_each_step_by_ddp() -> None:
     mesh, group = _mesh()
-    model, diloco = _made(net(), group, every=3)
+    model, diloco = _made(net(), group, sync_every=3)
     ddp = DistributedDataParallel(model, process_group=mesh.get_group())
     for step in range(12):
         backward(ddp, step, dist.get_rank())
@@ -203,9 +205,9 @@ def test_ranks_of_a_host_may_share_each_step_by_ddp() -> None:
 def test_ranks_of_one_replica_are_no_group_for_outer_steps() -> None:
     mesh, _ = _mesh()
     with pytest.raises(ValueError, match="one of each replica; rank"):
-        _made(_sharded(mesh), None, every=3)
+        _made(_sharded(mesh), None, sync_every=3)
     model = _sharded(mesh)
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if dist.get_backend() == "q7x2":
         with pytest.raises(ValueError, match="got shards"):
-            q7x2.QuorumDiLoCo(model, inner, every=3)
+            q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=3)

@@ -24,14 +24,14 @@ from diloco_training import (
 from hook_training import everybodys_objects, sum_over_ranks
 from values import assert_bits
 
-STREAMING = {"every": 6, "fragments": 2, "overlap": 3}
+STREAMING = {"sync_every": 6, "fragments": 2, "overlap": 3}
 RESUMED = {
     **METHODS,
     "streaming, sparse": {**STREAMING, "compressor": SPARSE, "residual_decay": 0.9},
 }
 
 
-def assert_equal(one: q7x2.DiLoCo, other: q7x2.DiLoCo) -> None:
+def assert_equal(one: q7x2.cadence.DiLoCo, other: q7x2.cadence.DiLoCo) -> None:
     """All that two of them remember."""
     states = one.state_dict(), other.state_dict()
     assert states[0]["position"] == {**states[1]["position"], **_times(states[0])}
@@ -96,7 +96,7 @@ def test_an_outer_gradient_on_the_way_is_part_of_the_state() -> None:
 def test_fewer_ranks_share_the_residuals_of_all() -> None:
     """What the mean lacks, the sum of the residuals over the number of ranks, stays."""
     options = {
-        "every": 6,
+        "sync_every": 6,
         "fragments": 2,
         "overlap": 2,
         "compressor": "int4",
@@ -124,6 +124,21 @@ def test_fewer_ranks_share_the_residuals_of_all() -> None:
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("sync_every", [3, q7x2.policy.PostLocal(2, 3)], ids=["int", "interval"])
+def test_states_with_the_names_of_0_1_0a1_are_read(sync_every: Any) -> None:
+    _, diloco = made(sync_every=sync_every)
+    state = diloco.state_dict()
+    recipe = dict(state["recipe"])
+    assert recipe["sync_every"] in (3, "PostLocal(start=2, sync_every=3)")
+    every = recipe.pop("sync_every")
+    recipe["every"] = every if isinstance(every, int) else "PostLocal(start=2, every=3)"
+    diloco.load_state_dict({**state, "recipe": recipe})
+    recipe["every"] = 4
+    with pytest.raises(q7x2.hooks.HookStateError, match="another DiLoCo: sync_every was 4"):
+        diloco.load_state_dict({**state, "recipe": recipe})
+
+
+@pytest.mark.ranks(2)
 def test_distributed_checkpoint(shared: str) -> None:
     model, before = made(**STREAMING)
     train(model, before, range(4))
@@ -142,7 +157,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
     def refused(because: str, state: Any = good, **changes: Any) -> None:
         before = diloco.state_dict()
-        with pytest.raises(q7x2.HookStateError, match=because):
+        with pytest.raises(q7x2.hooks.HookStateError, match=because):
             diloco.load_state_dict({**state, **changes} if changes else state)
         after = diloco.state_dict()
         for part in ("shared", "local"):

@@ -16,10 +16,10 @@ from torch import nn
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
 
-def sgd(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.DiLoCo]:
+def sgd(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.cadence.DiLoCo]:
     model = net()
     inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    return model, q7x2.DiLoCo(model, inner, **options)
+    return model, q7x2.cadence.DiLoCo(model, inner, **options)
 
 
 def mean(tensor: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def mean(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.ranks(3)
 def test_local_sgd_averages_weights_and_keeps_or_averages_momentum(inner_state: str) -> None:
     every = 3
-    model, diloco = sgd(every=every, outer=WEIGHTS_ONLY, inner_state=inner_state)
+    model, diloco = sgd(sync_every=every, outer=WEIGHTS_ONLY, inner_state=inner_state)
     mine = net()
     inner = torch.optim.SGD(mine.parameters(), lr=0.05, momentum=0.9)
     for step in range(2 * every):
@@ -56,7 +56,7 @@ def test_local_sgd_averages_weights_and_keeps_or_averages_momentum(inner_state: 
 
 @pytest.mark.ranks(2)
 def test_averaged_adam_has_equal_moments_on_all_ranks() -> None:
-    model, diloco = made(every=4, outer=WEIGHTS_ONLY, inner_state="average")
+    model, diloco = made(sync_every=4, outer=WEIGHTS_ONLY, inner_state="average")
     train(model, diloco, range(4))
     states = diloco.inner.state.values()
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -71,7 +71,7 @@ def test_post_local_sgd_is_synchronous_sgd_at_first() -> None:
     """Momentum is linear: averages of weights and momentum are those of averaged gradients."""
     start, every = 5, 3
     model, diloco = sgd(
-        every=q7x2.PostLocal(start, every), outer=WEIGHTS_ONLY, inner_state="average"
+        sync_every=q7x2.policy.PostLocal(start, every), outer=WEIGHTS_ONLY, inner_state="average"
     )
     mine = net()
     inner = torch.optim.SGD(mine.parameters(), lr=0.05, momentum=0.9)
@@ -93,8 +93,8 @@ def test_post_local_sgd_is_synchronous_sgd_at_first() -> None:
 def test_slowmo_follows_the_formula_of_the_paper() -> None:
     """u = beta u + (x0 - mean x) / lr;  x0 = x0 - alpha lr u, with an inner rate that changes."""
     every, alpha, beta = 2, 0.8, 0.6
-    outer = q7x2.OuterSGD(lr=alpha, momentum=beta, nesterov=False, divide_by_rate=True)
-    model, diloco = sgd(every=every, outer=outer)
+    outer = q7x2.cadence.OuterSGD(lr=alpha, momentum=beta, nesterov=False, divide_by_rate=True)
+    model, diloco = sgd(sync_every=every, outer=outer)
     mine = net()
     inner = torch.optim.SGD(mine.parameters(), lr=0.05, momentum=0.9)
     start = {name: p.detach().clone() for name, p in mine.named_parameters()}
@@ -117,7 +117,7 @@ def test_slowmo_follows_the_formula_of_the_paper() -> None:
 
 
 def test_slowmo_with_a_rate_of_zero_is_the_limit_of_the_formula() -> None:
-    outer = q7x2.OuterSGD(lr=0.5, momentum=0.5, nesterov=False, divide_by_rate=True)
+    outer = q7x2.cadence.OuterSGD(lr=0.5, momentum=0.5, nesterov=False, divide_by_rate=True)
     vectors = [torch.ones(3), torch.full((3,), 0.25), torch.full((3,), 7.0)]
     outer.apply(*vectors, inner_rate=0.0)
     assert_bits(vectors[0], torch.full((3,), 1 - 0.5 * 0.25))
@@ -127,12 +127,14 @@ def test_slowmo_with_a_rate_of_zero_is_the_limit_of_the_formula() -> None:
 # ---- intervals -----------------------------------------------------------------------------------
 
 
-def facts(step: int = 0, step_seconds: float = 0.0, wire_seconds: float = 0.0) -> q7x2.CadenceFacts:
-    return q7x2.CadenceFacts(step, step_seconds, wire_seconds)
+def facts(
+    step: int = 0, step_seconds: float = 0.0, wire_seconds: float = 0.0
+) -> q7x2.policy.CadenceFacts:
+    return q7x2.policy.CadenceFacts(step, step_seconds, wire_seconds)
 
 
 def test_an_interval_follows_the_bandwidth() -> None:
-    interval = q7x2.FollowBandwidth(share=0.1, least=2, most=40)
+    interval = q7x2.policy.FollowBandwidth(share=0.1, least=2, most=40)
     assert interval(facts()) == 2
     assert interval(facts(9, step_seconds=0.5, wire_seconds=1.0)) == 20
     assert interval(facts(9, step_seconds=0.5, wire_seconds=1.01)) == 21
@@ -141,27 +143,29 @@ def test_an_interval_follows_the_bandwidth() -> None:
 
 
 def test_an_interval_tightens_late() -> None:
-    interval = q7x2.Tighten(20, begin=100, end=200, last=0.1)
+    interval = q7x2.policy.Tighten(20, begin=100, end=200, last=0.1)
     assert [interval(facts(step)) for step in (0, 100, 150, 200, 999)] == [20, 20, 11, 2, 2]
-    assert q7x2.Tighten(3, begin=0, end=1, last=0.01)(facts(5)) == 1
-    measured = q7x2.Tighten(q7x2.FollowBandwidth(share=0.1), begin=0, end=10, last=0.5)
+    assert q7x2.policy.Tighten(3, begin=0, end=1, last=0.01)(facts(5)) == 1
+    measured = q7x2.policy.Tighten(
+        q7x2.policy.FollowBandwidth(share=0.1), begin=0, end=10, last=0.5
+    )
     assert measured(facts(10, step_seconds=0.5, wire_seconds=1.0)) == 10
 
 
 def test_an_interval_is_one_until_training_is_local() -> None:
-    interval = q7x2.PostLocal(10, q7x2.Tighten(8, begin=20, end=30, last=0.5))
+    interval = q7x2.policy.PostLocal(10, q7x2.policy.Tighten(8, begin=20, end=30, last=0.5))
     assert [interval(facts(step)) for step in (0, 9, 10, 19, 30)] == [1, 1, 8, 8, 4]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: q7x2.FollowBandwidth(share=0), "share must be positive"),
-        (lambda: q7x2.FollowBandwidth(least=5, most=4), "most must be at least 5"),
-        (lambda: q7x2.Tighten(4, begin=5, end=5), "end must be at least 6"),
-        (lambda: q7x2.Tighten(4, begin=0, end=5, last=2.0), "last must be at most 1"),
-        (lambda: q7x2.Tighten("4", begin=0, end=5), "every must be an int"),
-        (lambda: q7x2.PostLocal(-1, 4), "start must not be negative"),
+        (lambda: q7x2.policy.FollowBandwidth(share=0), "share must be positive"),
+        (lambda: q7x2.policy.FollowBandwidth(least=5, most=4), "most must be at least 5"),
+        (lambda: q7x2.policy.Tighten(4, begin=5, end=5), "end must be at least 6"),
+        (lambda: q7x2.policy.Tighten(4, begin=0, end=5, last=2.0), "last must be at most 1"),
+        (lambda: q7x2.policy.Tighten("4", begin=0, end=5), "sync_every must be an int"),
+        (lambda: q7x2.policy.PostLocal(-1, 4), "start must not be negative"),
     ],
 )
 def test_bad_intervals_raise_when_they_are_made(make: Any, message: str) -> None:
@@ -172,8 +176,9 @@ def test_bad_intervals_raise_when_they_are_made(make: Any, message: str) -> None
 def test_intervals_have_a_name_that_all_ranks_and_runs_share() -> None:
     from q7x2.policy.cadence import describe
 
-    interval = q7x2.Tighten(q7x2.PostLocal(5, facts), begin=1, end=2)
-    name = "Tighten(every=PostLocal(start=5, every=test_local_sgd.facts), begin=1, end=2, last=0.1)"
+    interval = q7x2.policy.Tighten(q7x2.policy.PostLocal(5, facts), begin=1, end=2)
+    inner = "PostLocal(start=5, sync_every=test_local_sgd.facts)"
+    name = f"Tighten(sync_every={inner}, begin=1, end=2, last=0.1)"
     assert describe(interval) == name
     assert describe(30) == "30"
 
@@ -202,13 +207,13 @@ def test_the_time_of_messages_is_known_when_they_have_been_waited_for() -> None:
 @pytest.mark.ranks(3)
 def test_measured_intervals_are_equal_on_all_ranks(fragments: int) -> None:
     """Ranks measure different times, and share the facts."""
-    seen: list[q7x2.CadenceFacts] = []
+    seen: list[q7x2.policy.CadenceFacts] = []
 
-    def interval(given: q7x2.CadenceFacts) -> int:
+    def interval(given: q7x2.policy.CadenceFacts) -> int:
         seen.append(given)
         return 2 + int(1e6 * given.step_seconds) % 3 + int(1e6 * given.wire_seconds) % 2
 
-    model, diloco = made(every=interval, fragments=fragments)
+    model, diloco = made(sync_every=interval, fragments=fragments)
     train(model, diloco, range(24))
     assert len(seen) >= 4
     assert seen[0] == facts()
@@ -224,7 +229,7 @@ def test_measured_intervals_are_equal_on_all_ranks(fragments: int) -> None:
 @pytest.mark.ranks(2)
 def test_ranks_that_decide_differently_are_told_and_keep_what_they_have() -> None:
     rank = dist.get_rank()
-    model, diloco = made(every=lambda given: 2 if given.step == 0 else 2 + rank)
+    model, diloco = made(sync_every=lambda given: 2 if given.step == 0 else 2 + rank)
     train(model, diloco, range(2))
     before = diloco.shared_weights
     with pytest.raises(RuntimeError, match=r"rank 0 is at step 4 of an interval of 2, rank 1 at"):
@@ -235,7 +240,7 @@ def test_ranks_that_decide_differently_are_told_and_keep_what_they_have() -> Non
 
 @pytest.mark.ranks(2)
 def test_an_interval_that_is_no_number_of_steps_raises() -> None:
-    model, diloco = made(every=lambda given: 2 if given.step == 0 else 0)
-    with pytest.raises(ValueError, match="the interval that every returns must be at least 1"):
+    model, diloco = made(sync_every=lambda given: 2 if given.step == 0 else 0)
+    with pytest.raises(ValueError, match="the interval that sync_every returns must be at least 1"):
         train(model, diloco, range(2))
     assert diloco.stats.outer_steps == 1

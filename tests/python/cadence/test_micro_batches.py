@@ -58,7 +58,7 @@ def test_gradients_are_the_mean_over_all_samples_whatever_the_shares() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     ddp = DistributedDataParallel(model)
-    batches = q7x2.MicroBatches(14, every=2)
+    batches = q7x2.cadence.MicroBatches(14, compare_every=2)
     assert batches.shares == (5, 5, 4)
     for step in range(4):
         ddp.zero_grad()
@@ -83,7 +83,7 @@ def test_micro_batches_that_are_accumulated_are_the_mean_too() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     ddp = DistributedDataParallel(model)
-    batches = q7x2.MicroBatches(5)
+    batches = q7x2.cadence.MicroBatches(5)
     data = [batch(index, 3) for index in range(5)]
     for index in range(batches.mine):
         x, y = data[batches.first + index]
@@ -101,7 +101,7 @@ def test_micro_batches_that_are_accumulated_are_the_mean_too() -> None:
 
 @pytest.mark.ranks(2)
 def test_small_changes_and_missing_times_change_nothing() -> None:
-    batches = q7x2.MicroBatches(20, every=1, change=0.2)
+    batches = q7x2.cadence.MicroBatches(20, compare_every=1, change=0.2)
     rank = dist.get_rank()
     for seconds, expected in (
         ((1.0, 1.3), (10, 10)),  # (11, 9) would be 10 % shorter
@@ -121,20 +121,20 @@ def test_small_changes_and_missing_times_change_nothing() -> None:
 
 @pytest.mark.ranks(2)
 def test_state() -> None:
-    batches = q7x2.MicroBatches(8, every=2)
+    batches = q7x2.cadence.MicroBatches(8, compare_every=2)
     for _ in range(3):
         batches.record(7.0 if dist.get_rank() else 1.0)
         batches.step()
     assert batches.shares == (7, 1)
     state = json.loads(json.dumps(batches.state_dict()))
-    again = q7x2.MicroBatches(8, every=2)
+    again = q7x2.cadence.MicroBatches(8, compare_every=2)
     again.load_state_dict(state)
     assert again.shares == (7, 1)
     assert again.history == batches.history
     again.record(7.0 if dist.get_rank() == 0 else 1.0)
     again.step()  # the fourth one: ranks compare times, and are equal now
     assert again.shares == (4, 4)
-    other = q7x2.MicroBatches(9)
+    other = q7x2.cadence.MicroBatches(9)
     with pytest.raises(ValueError, match="has 8 micro-batches of 2 ranks, expected 9 of 2"):
         other.load_state_dict(state)
     assert other.shares == (5, 4)
@@ -146,11 +146,11 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("total must be at least 2", {"total": 1}),
         ("total must be at least 6", {"total": 5, "least": 3}),
         ("least must be at least 1", {"least": 0}),
-        ("every must be at least 1", {"every": 0}),
+        ("compare_every must be at least 1", {"compare_every": 0}),
         ("change must be at least 0 and less than 1", {"change": 1.0}),
         ("the same MicroBatches, but rank 0", {"total": 8 + dist.get_rank()}),
     ):
         with pytest.raises(ValueError, match=error):
-            q7x2.MicroBatches(**{"total": 8} | options)
+            q7x2.cadence.MicroBatches(**{"total": 8} | options)
     with pytest.raises(ValueError, match="seconds must be positive"):
-        q7x2.MicroBatches(8).record(0)
+        q7x2.cadence.MicroBatches(8).record(0)

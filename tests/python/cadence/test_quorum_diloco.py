@@ -19,13 +19,13 @@ from values import Clock, assert_bits, assert_close, assert_same_on_all_ranks, f
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
 SPARSE = "topk:0.05+hadamard+int2:g=128"
-PLAIN: dict[str, Any] = {"every": 3, "timeout": 40.0, "grace": 10.0}
+PLAIN: dict[str, Any] = {"sync_every": 3, "timeout": 40.0, "grace": 10.0}
 
 
-def made(**options: Any) -> tuple[nn.Module, q7x2.QuorumDiLoCo]:
+def made(**options: Any) -> tuple[nn.Module, q7x2.cadence.QuorumDiLoCo]:
     model = net()
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return model, q7x2.QuorumDiLoCo(model, inner, **PLAIN | options)
+    return model, q7x2.cadence.QuorumDiLoCo(model, inner, **PLAIN | options)
 
 
 def train(
@@ -49,7 +49,7 @@ def test_it_is_diloco_if_nobody_is_late() -> None:
     assert_same_on_all_ranks([flat(model)])
     other = net()
     inner = torch.optim.AdamW(other.parameters(), lr=1e-3)
-    reference = q7x2.DiLoCo(other, inner, every=3)
+    reference = q7x2.cadence.DiLoCo(other, inner, sync_every=3)
     for step in range(9):
         x, y = batch(dist.get_rank(), step)
         nn.functional.mse_loss(other(x), y).backward()
@@ -72,7 +72,7 @@ def test_a_training_with_a_codec_goes_on_from_a_state_with_the_same_bits() -> No
     again = net(seed=3)
     inner = torch.optim.AdamW(again.parameters(), lr=1e-3)
     inner.load_state_dict(copy.deepcopy(diloco.inner.state_dict()))
-    resumed = q7x2.QuorumDiLoCo(again, inner, **PLAIN | options, state=state)
+    resumed = q7x2.cadence.QuorumDiLoCo(again, inner, **PLAIN | options, state=state)
     assert_bits(flat(again), flat(model))
     for each, trained in ((diloco, model), (resumed, again)):
         train(trained, each, 4, step=6)
@@ -88,8 +88,8 @@ def test_outer_gradients_are_weighted_by_tokens() -> None:
     start = model.weight.detach().clone()
     dist.broadcast(start, 0)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    average = q7x2.OuterSGD(lr=1, momentum=0)
-    diloco = q7x2.QuorumDiLoCo(model, inner, **PLAIN | {"every": 1, "outer": average})
+    average = q7x2.cadence.OuterSGD(lr=1, momentum=0)
+    diloco = q7x2.cadence.QuorumDiLoCo(model, inner, **PLAIN | {"sync_every": 1, "outer": average})
     rank = dist.get_rank()
     model.weight.grad = torch.full((1, 1), float(rank))
     diloco.step(tokens=rank + 1)
@@ -103,8 +103,13 @@ def test_outer_gradients_are_weighted_by_tokens() -> None:
 def test_what_a_late_rank_has_learnt_counts_later_within_the_bound(staleness: int) -> None:
     model = nn.Linear(1, 1, bias=False)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    options = {"every": 1, "outer": q7x2.OuterSGD(lr=1, momentum=0), "grace": 0.0, "need": 2}
-    diloco = q7x2.QuorumDiLoCo(model, inner, **PLAIN | options, staleness=staleness)
+    options = {
+        "sync_every": 1,
+        "outer": q7x2.cadence.OuterSGD(lr=1, momentum=0),
+        "grace": 0.0,
+        "need": 2,
+    }
+    diloco = q7x2.cadence.QuorumDiLoCo(model, inner, **PLAIN | options, staleness=staleness)
     start = model.weight.detach().clone()
 
     def step(gradient: float) -> None:
@@ -152,7 +157,7 @@ def test_slower_ranks_take_fewer_steps_if_balanced() -> None:
     clock, rank = Clock(), dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cadence_quorum_diloco, "time", clock)
-        model, diloco = made(every=6, balance=True)
+        model, diloco = made(sync_every=6, balance=True)
         while diloco.outer_steps < 2:
             clock.passed += 3e6 if rank == 2 else 1e6  # so other differences do not count
             train(model, diloco, 2, most_steps=1)
@@ -165,7 +170,7 @@ def test_slower_ranks_take_fewer_steps_if_balanced() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_an_outer_gradient_that_is_not_finite_raises_on_all_ranks() -> None:
-    model, diloco = made(every=1)
+    model, diloco = made(sync_every=1)
     before = flat(model)
     if dist.get_rank() == 1:
         with torch.no_grad():
@@ -182,13 +187,13 @@ def test_an_outer_gradient_that_is_not_finite_raises_on_all_ranks() -> None:
 @pytest.mark.ranks(3)
 def test_mistakes_raise_when_it_is_made() -> None:
     for error, options in (
-        ("every must be an int", {"every": q7x2.PostLocal(3, 4)}),
+        ("sync_every must be an int", {"sync_every": q7x2.policy.PostLocal(3, 4)}),
         ("staleness must not be negative", {"staleness": -1}),
         ("need must be at least 2", {"need": 1}),
         ("balance must be True or False", {"balance": 2}),
-        ("divide_by_rate needs the rates", {"outer": q7x2.OuterSGD(divide_by_rate=True)}),
+        ("divide_by_rate needs the rates", {"outer": q7x2.cadence.OuterSGD(divide_by_rate=True)}),
         ("must be a codec with error feedback", {"compressor": "sign"}),
-        ("the same QuorumDiLoCo, but rank 0", {"every": 3 + dist.get_rank()}),
+        ("the same QuorumDiLoCo, but rank 0", {"sync_every": 3 + dist.get_rank()}),
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)

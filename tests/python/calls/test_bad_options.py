@@ -22,21 +22,30 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.Quantize("nonsense"), CODECS),
         (lambda: q7x2.Quantize(-3), CODECS),
         (lambda: q7x2.Quantize(None), CODECS),
-        (lambda: q7x2.BitAllocation("int4", ("int2", "int9")), "choices: .*int9"),
-        (lambda: q7x2.BitAllocation("int4", "int2"), "choices must be a tuple or a list"),
-        (lambda: q7x2.BitAllocation("int4", ()), "choices must have at least one codec"),
-        (lambda: q7x2.BitAllocation("int4", ["int2"], every=0), "every must be at least 1"),
-        (lambda: q7x2.BitAllocation("int4", ["int2"], every=2.5), "every must be an int"),
-        (lambda: q7x2.Accordion("int8", "int2", change=0), "change must be positive"),
-        (lambda: q7x2.Accordion(4, 0), "strong must be at least 1"),
-        (lambda: q7x2.Accumulate(0), "every must be at least 1"),
-        (lambda: q7x2.ErrorBudget(["int8"]), "levels must be at least two"),
-        (lambda: q7x2.ErrorBudget(["int2", "int9"]), "levels: .*int9"),
-        (lambda: q7x2.ErrorBudget(["whole", "int8"]), "'whole' must be the last one"),
-        (lambda: q7x2.ErrorBudget(["int2", 4]), "levels must be codecs or ranks"),
-        (lambda: q7x2.ErrorBudget([1, 4], start=2), "start must be at most 1"),
-        (lambda: q7x2.ErrorBudget([1, 4], probe_every=0), "probe_every must be at least 1"),
-        (lambda: q7x2.Treatment("int8", whole=True, skip=True), "cannot travel whole and be"),
+        (lambda: q7x2.policy.BitAllocation("int4", ("int2", "int9")), "choices: .*int9"),
+        (lambda: q7x2.policy.BitAllocation("int4", "int2"), "choices must be a tuple or a list"),
+        (lambda: q7x2.policy.BitAllocation("int4", ()), "choices must have at least one codec"),
+        (
+            lambda: q7x2.policy.BitAllocation("int4", ["int2"], decide_every=0),
+            "decide_every must be at least 1",
+        ),
+        (
+            lambda: q7x2.policy.BitAllocation("int4", ["int2"], decide_every=2.5),
+            "decide_every must be an int",
+        ),
+        (lambda: q7x2.policy.Accordion("int8", "int2", change=0), "change must be positive"),
+        (lambda: q7x2.policy.Accordion(4, 0), "strong must be at least 1"),
+        (lambda: q7x2.policy.Accumulate(0), "reduce_every must be at least 1"),
+        (lambda: q7x2.policy.ErrorBudget(["int8"]), "levels must be at least two"),
+        (lambda: q7x2.policy.ErrorBudget(["int2", "int9"]), "levels: .*int9"),
+        (lambda: q7x2.policy.ErrorBudget(["whole", "int8"]), "'whole' must be the last one"),
+        (lambda: q7x2.policy.ErrorBudget(["int2", 4]), "levels must be codecs or ranks"),
+        (lambda: q7x2.policy.ErrorBudget([1, 4], start=2), "start must be at most 1"),
+        (lambda: q7x2.policy.ErrorBudget([1, 4], probe_every=0), "probe_every must be at least 1"),
+        (
+            lambda: q7x2.policy.Treatment("int8", whole=True, skip=True),
+            "cannot travel whole and be",
+        ),
         (lambda: q7x2.Quantize(use_error_feedback="no"), "use_error_feedback must be True or"),
         (lambda: q7x2.Quantize(random_seed=-1), "random_seed must be an int from 0 to"),
         (lambda: q7x2.Quantize(random_seed=2**64), "random_seed must be an int from 0 to"),
@@ -61,7 +70,7 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.TopK(clip_norm=float("nan")), "clip_norm must be positive"),
         (lambda: q7x2.TopK(warmup_stages=-1), "warmup_stages must not be negative"),
         (lambda: q7x2.TopK(start_iter=0.5), "start_iter must be an int"),
-        (lambda: q7x2.OneBit(group=3), "group: .*power of two"),
+        (lambda: q7x2.OneBit(group_size=3), "group_size: .*power of two"),
         (lambda: q7x2.SignSGD(momentum="high"), "momentum must be at least 0"),
         (lambda: MeanMomentum("onebyte"), "codec: .*onebit"),
         (lambda: MeanMomentum(momentum=1.0), "momentum must be at least 0"),
@@ -83,7 +92,7 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.Options(algorithms="nonsense"), "expected .*ring.*did you mean"),
         (lambda: q7x2.Options(algorithms="ring:2"), "'ring' takes no parameter"),
         (lambda: setattr(q7x2.Options(), "algorithms", "rung"), "did you mean 'ring'"),
-        (lambda: q7x2.algorithm("rung").__enter__(), "did you mean 'ring'"),
+        (lambda: q7x2.collectives.algorithm("rung").__enter__(), "did you mean 'ring'"),
     ],
 )
 def test_bad_options_are_refused_when_they_are_made(make: Callable[[], Any], message: str) -> None:
@@ -108,7 +117,7 @@ def test_good_options_are_not() -> None:
     for codec in ("int8", "int4:g=128", "topk:0.01+int8", "sumint8", "fp32", "bf16+lossless"):
         q7x2.Quantize(codec)
     q7x2.Quantize("int4", full_precision=["*.bias"])
-    q7x2.ErrorBudget(["int2", "int8", "whole"], start=1, layer_error=0.5, probe_every=4)
+    q7x2.policy.ErrorBudget(["int2", "int8", "whole"], start=1, layer_error=0.5, probe_every=4)
     q7x2.TopK(1, values="int8", clip_norm=1, start_iter=0, selection="sampled")
     q7x2.PowerSGD(rank={"*.weight": 2, "*": 0}, min_compression_rate=1.5)
     q7x2.PowerSGD(burst_every=2, burst_steps=1)

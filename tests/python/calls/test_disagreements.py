@@ -231,7 +231,7 @@ def test_codecs_that_add_integers(differs: str) -> None:
     odd = dist.get_rank() == 1
     tensor = torch.ones(64, dtype=torch.bfloat16 if odd and differs == "dtype" else torch.float32)
     op = dist.ReduceOp.AVG if odd and differs == "op" else dist.ReduceOp.SUM
-    error_of(lambda group: q7x2.all_reduce(tensor, "sumint8", op=op, group=group), later=True)
+    error_of(lambda group: q7x2.all_reduce(tensor, codec="sumint8", op=op, group=group), later=True)
 
 
 # --- roots ---------------------------------------------------------------------------------------

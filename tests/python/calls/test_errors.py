@@ -102,10 +102,10 @@ def test_a_tensor_whose_memory_was_freed() -> None:
         "reduce_scatter in": lambda t: dist.reduce_scatter(ones(), [t for _ in range(world)]),
         "reduce_scatter out": lambda t: dist.reduce_scatter(t, [ones() for _ in range(world)]),
         "all_to_all": lambda t: dist.all_to_all_single(t, ones()),
-        "codec": lambda t: q7x2.all_reduce(t, "int8"),
-        "codec that adds": lambda t: q7x2.all_reduce(t, "sumint8"),
-        "blocks": lambda t: q7x2.all_reduce(t, "blocks"),
-        "residual": lambda t: q7x2.all_reduce(ones(), "int8", residual=t),
+        "codec": lambda t: q7x2.all_reduce(t, codec="int8"),
+        "codec that adds": lambda t: q7x2.all_reduce(t, codec="sumint8"),
+        "blocks": lambda t: q7x2.all_reduce(t, codec="blocks"),
+        "residual": lambda t: q7x2.all_reduce(ones(), codec="int8", residual=t),
         "several": lambda t: dist.group.WORLD.allreduce([t, ones()]),
     }
     for name, call in calls.items():

@@ -159,7 +159,7 @@ def test_sums_of_integers_are_within_their_formula(name: str, world_size: int) -
         largest = mine.abs().max()
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         reduced = mine.clone()
-        q7x2.all_reduce(reduced, name)
+        q7x2.all_reduce(reduced, codec=name)
         error = float((reduced.double() - exact).abs().max())
         most = world_size * float(largest) / (2 * levels)
         assert error <= most * (1 + 1e-4) + 1e-6 * float(largest), (what, error, most)
@@ -187,7 +187,7 @@ def test_rotated_integers_add(name: str, world_size: int) -> None:
             for step in range(4):
                 mine = with_outliers(dist.get_rank() + 10 * step, count)
                 put_in += mine
-                q7x2.all_reduce(mine, codec, op=op, residual=residual)
+                q7x2.all_reduce(mine, codec=codec, op=op, residual=residual)
                 received += mine.double() * (world_size if average else 1)
             left = residual.double()
             for total in (put_in, left):
@@ -205,12 +205,12 @@ def test_rotated_integers_of_a_reduce_scatter_and_of_what_is_not_finite() -> Non
     exact = mine.double()
     dist.all_reduce(exact)
     out = torch.empty(1500)
-    q7x2.reduce_scatter(out, mine.clone(), "hadamard+sumint16")
+    q7x2.reduce_scatter_tensor(out, mine.clone(), codec="hadamard+sumint16")
     part = exact.view(2, 1500)[dist.get_rank()]
     assert float((out.double() - part).norm() / part.norm()) < 1e-2
     mine[5] = torch.inf if dist.get_rank() == 1 else 1
     residual = torch.full((3000,), 0.5)
-    q7x2.all_reduce(mine, "hadamard+sumint8", residual=residual)
+    q7x2.all_reduce(mine, codec="hadamard+sumint8", residual=residual)
     assert mine[:1024].isnan().all()
     assert mine[1024:].isfinite().all()
     assert bool((residual[:1024] == 0.5).all())

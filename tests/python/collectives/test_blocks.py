@@ -1,4 +1,4 @@
-"""All-reduces that leave out blocks of zeros: ``q7x2.all_reduce(tensor, "blocks")``."""
+"""All-reduces that leave out blocks of zeros: ``q7x2.all_reduce(tensor, codec="blocks")``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _in_rank_order(numel: int, dtype: torch.dtype, world_size: int) -> torch.Ten
 def test_blocks_give_the_bits_of_the_sum_in_rank_order(world_size: int, dtype) -> None:
     for numel in (0, 1, 257, 50_001):
         tensor = _tensor(dist.get_rank(), numel, dtype)
-        q7x2.all_reduce(tensor, "blocks")
+        q7x2.all_reduce(tensor, codec="blocks")
         assert_bits(tensor, _in_rank_order(numel, dtype, world_size))
 
 
@@ -52,16 +52,16 @@ def test_blocks_of_other_tensors(world_size: int) -> None:
     # Averages, lists, in the background, memory that is not contiguous.
     mean, strided = _tensor(me, 5_000, torch.float32), _tensor(me, 6_000, torch.float32)
     strided = strided.view(60, 100).t()
-    assert q7x2.all_reduce(mean, "blocks", op=dist.ReduceOp.AVG) is None
+    assert q7x2.all_reduce(mean, codec="blocks", op=dist.ReduceOp.AVG) is None
     assert_bits(mean, _in_rank_order(5_000, torch.float32, world_size) / world_size)
     other = _tensor(me, 5_000, torch.int64)
-    work = q7x2.all_reduce([strided, other], "blocks", async_op=True)
+    work = q7x2.all_reduce([strided, other], codec="blocks", async_op=True)
     work.wait()
     assert_bits(strided, _in_rank_order(6_000, torch.float32, world_size).view(60, 100).t())
     assert_bits(other, _in_rank_order(5_000, torch.int64, world_size))
     nan = torch.zeros(5_000)
     nan[me] = float("nan")
-    q7x2.all_reduce(nan, "blocks")
+    q7x2.all_reduce(nan, codec="blocks")
     assert nan.isnan().sum() == 2
 
 
@@ -75,10 +75,10 @@ def test_blocks_refuse_what_they_cannot_do() -> None:
         "has no edges to choose": {"edges": "host"},
     }.items():
         with pytest.raises(RuntimeError, match=text):
-            q7x2.all_reduce(tensor, "blocks", **options)
+            q7x2.all_reduce(tensor, codec="blocks", **options)
     with pytest.raises(RuntimeError, match=r"(?i)dense|sparse|layout"):
-        q7x2.all_reduce(torch.eye(3).to_sparse(), "blocks")
-    q7x2.all_reduce(tensor, "blocks")
+        q7x2.all_reduce(torch.eye(3).to_sparse(), codec="blocks")
+    q7x2.all_reduce(tensor, codec="blocks")
     assert_bits(tensor, torch.full((1_000,), 2.0))
 
 
@@ -86,14 +86,14 @@ def test_blocks_refuse_what_they_cannot_do() -> None:
 def test_ranks_with_other_lengths_are_told() -> None:
     tensor = torch.ones(1_000 + dist.get_rank())
     with pytest.raises(dist.DistBackendError) as error:
-        q7x2.all_reduce(tensor, "blocks")
+        q7x2.all_reduce(tensor, codec="blocks")
     assert re.search("4000 bytes.*4004 bytes|4004 bytes.*4000 bytes", str(error.value))
 
 
 @pytest.mark.ranks(2)
 def test_the_ledger_names_the_algorithm() -> None:
     tensor = torch.ones(1_000)
-    q7x2.all_reduce(tensor, "blocks")
+    q7x2.all_reduce(tensor, codec="blocks")
     dist.all_reduce(torch.eye(4).to_sparse())
     plans = [entry["q7x2"].get("plan") for entry in q7x2.flight_recorder()]
     assert "blocks" in plans

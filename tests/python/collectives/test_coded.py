@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_every_codec(world_size: int) -> None:
     for codec in (*ERRORS, *COARSE, *SPARSE):
         for size in (0, 1, 1000, 40_007):
             tensor = noise(dist.get_rank(), size)
-            q7x2.all_reduce(tensor, codec)
+            q7x2.all_reduce(tensor, codec=codec)
             assert_same_on_all_ranks([tensor], (codec, size))
             if codec in ERRORS:
                 error = relative_error(tensor, exact_sum(world_size, size))
@@ -76,7 +77,7 @@ def test_every_codec(world_size: int) -> None:
 def test_average_and_dtypes(world_size: int) -> None:
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         tensor = noise(dist.get_rank(), 5003, dtype=dtype).view(-1, 1)
-        q7x2.all_reduce(tensor, "int8", op=dist.ReduceOp.AVG)
+        q7x2.all_reduce(tensor, codec="int8", op=dist.ReduceOp.AVG)
         assert tensor.dtype == dtype
         error = relative_error(tensor.view(-1), exact_sum(world_size, 5003) / world_size)
         assert error < 0.05, dtype
@@ -88,7 +89,7 @@ def test_lists_strides_and_async(world_size: int) -> None:
     tensors = [noise(me, size, step=size) for size in (7, 0, 3000)]
     strided = torch.zeros(100, 2)
     strided[:, 0] = noise(me, 100)
-    work = q7x2.all_reduce([*tensors, strided[:, 0]], "fp16", async_op=True)
+    work = q7x2.all_reduce([*tensors, strided[:, 0]], codec="fp16", async_op=True)
     assert work is not None
     work.wait()
     for tensor in tensors:
@@ -107,7 +108,7 @@ def test_results_and_residuals_are_the_sum(world_size: int) -> None:
         received = torch.zeros(size, dtype=torch.double)
         for step in range(30):
             tensor = noise(dist.get_rank(), size, step)
-            q7x2.all_reduce(tensor, codec, residual=residual)
+            q7x2.all_reduce(tensor, codec=codec, residual=residual)
             given += exact_sum(world_size, size, step)
             received += tensor
         owed = residual.double()
@@ -129,10 +130,10 @@ def test_balanced_parts_change_nothing_but_who_adds(world_size: int) -> None:
     balanced = [clustered(size) for size in sizes]
     residuals = [torch.zeros(size) for size in sizes]
     kept = [torch.zeros(size) for size in sizes]
-    with q7x2.algorithm("sra"):
-        q7x2.all_reduce(plain, "topk:0.02", residual=residuals)
+    with q7x2.collectives.algorithm("sra"):
+        q7x2.all_reduce(plain, codec="topk:0.02", residual=residuals)
         # Several at once, and another collective before they are complete.
-        first = q7x2.all_reduce(balanced, "topk:0.02:balanced", residual=kept, async_op=True)
+        first = q7x2.all_reduce(balanced, codec="topk:0.02:balanced", residual=kept, async_op=True)
         ones = torch.ones(3)
         dist.all_reduce(ones)
         assert first is not None
@@ -147,7 +148,7 @@ def test_balanced_parts_change_nothing_but_who_adds(world_size: int) -> None:
 def test_the_same_bits_in_every_run() -> None:
     def run(step: int | None, seed: int = 5) -> torch.Tensor:
         tensor = noise(dist.get_rank(), 4000)
-        q7x2.all_reduce(tensor, "ternary", seed=seed, step=step)
+        q7x2.all_reduce(tensor, codec="ternary", seed=seed, step=step)
         return tensor
 
     first = run(step=1)
@@ -164,12 +165,12 @@ def test_reduce_scatter_and_all_gather(world_size: int) -> None:
         output = torch.empty(size)
         whole = noise(me, size * world_size)
         residual = torch.zeros_like(whole)
-        q7x2.reduce_scatter(output, whole, "int8", residual=residual)
+        q7x2.reduce_scatter_tensor(output, whole, codec="int8", residual=residual)
         mine = slice(me * size, (me + 1) * size)
         assert relative_error(output, exact_sum(world_size, size * world_size)[mine]) < 0.05
         assert not residual[mine].any()  # an owner adds its own exactly
         gathered = torch.empty(size * world_size)
-        q7x2.all_gather(gathered, output, "int8")
+        q7x2.all_gather_into_tensor(gathered, output, codec="int8")
         assert_same_on_all_ranks([gathered], size)
 
 
@@ -183,7 +184,7 @@ def test_reduce_scatter_adds_integers(world_size: int) -> None:
         for step in range(20):
             output = torch.empty(size)
             whole = noise(me, size * world_size, step)
-            q7x2.reduce_scatter(output, whole, "sumint8", residual=residual)
+            q7x2.reduce_scatter_tensor(output, whole, codec="sumint8", residual=residual)
             given += exact_sum(world_size, size * world_size, step)
             received += output
         owed = residual.double()
@@ -191,7 +192,7 @@ def test_reduce_scatter_adds_integers(world_size: int) -> None:
         mine = slice(me * size, (me + 1) * size)
         assert relative_error(received + owed[mine], given[mine]) < 1e-5
     with pytest.raises(RuntimeError, match="for all_reduce and reduce_scatter, expected one such"):
-        q7x2.all_gather(torch.empty(3 * world_size), torch.ones(3), "sumint8")
+        q7x2.all_gather_into_tensor(torch.empty(3 * world_size), torch.ones(3), codec="sumint8")
 
 
 @pytest.mark.ranks(2)
@@ -200,12 +201,12 @@ def test_what_is_not_finite() -> None:
     if dist.get_rank() == 1:
         tensor[4000] = float("inf")
     refused = tensor.clone()
-    q7x2.all_reduce(tensor, "int8")
+    q7x2.all_reduce(tensor, codec="int8")
     assert not tensor[4000].isfinite()
     assert tensor[:3000].isfinite().all()
     with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
-        q7x2.all_reduce(refused, "int8", nonfinite="error")
-    q7x2.all_reduce(torch.ones(5), "int8", nonfinite="error")  # the group lives on
+        q7x2.all_reduce(refused, codec="int8", nonfinite="error")
+    q7x2.all_reduce(torch.ones(5), codec="int8", nonfinite="error")  # the group lives on
 
 
 @pytest.mark.ranks(3)
@@ -217,22 +218,22 @@ def test_edges_inside_a_host_are_exact(world_size: int) -> None:
             dense = noise(me, size)
             dist.all_reduce(dense)
             tensor = noise(me, size)
-            q7x2.all_reduce(tensor, "int4", edges=edges)
+            q7x2.all_reduce(tensor, codec="int4", edges=edges)
             assert_bits(tensor, dense, (edges, size))
             output, whole = torch.empty(size), noise(me, size * world_size)
             residual = torch.full_like(whole, 0.5)
-            q7x2.reduce_scatter(output, whole, "int4", residual=residual, edges=edges)
+            q7x2.reduce_scatter_tensor(output, whole, codec="int4", residual=residual, edges=edges)
             exact = exact_sum(world_size, size * world_size)[me * size :][:size]
             assert relative_error(output, exact + 0.5 * world_size) < 1e-6
             assert not residual.any()
             assert_bits(whole, noise(me, size * world_size), "the input")
             gathered = torch.empty(size * world_size)
-            q7x2.all_gather(gathered, noise(me, size), "int4", edges=edges)
+            q7x2.all_gather_into_tensor(gathered, noise(me, size), codec="int4", edges=edges)
             assert_bits(gathered[me * size :][:size], noise(me, size), (edges, size))
             assert_same_on_all_ranks([gathered], (edges, size))
     tensor = noise(me, 1000)
     with pytest.raises(RuntimeError, match="infinities or NaNs in the result"):
-        q7x2.all_reduce(tensor / 0, "int4", edges="host", nonfinite="error")
+        q7x2.all_reduce(tensor / 0, codec="int4", edges="host", nonfinite="error")
 
 
 @pytest.mark.ranks(4)
@@ -250,7 +251,7 @@ def test_edges_of_two_hosts(world_size: int) -> None:
         received = torch.zeros(100_003, dtype=torch.double)
         for step in range(4):
             tensor = noise(me, 100_003, step)
-            q7x2.all_reduce(tensor, "int4", group=group, residual=residual, edges=edges)
+            q7x2.all_reduce(tensor, codec="int4", group=group, residual=residual, edges=edges)
             assert_same_on_all_ranks([tensor], (edges, step))
             given += exact_sum(world_size, 100_003, step)
             received += tensor
@@ -280,7 +281,7 @@ def test_auto_compresses_where_it_pays_only(world_size: int, shared: str) -> Non
     def error_of(rate: float, **options: float) -> float:
         before = set_rates(rate, Path(shared) / f"{rate}.json")
         tensor = noise(dist.get_rank(), 300_000)
-        q7x2.all_reduce(tensor, "auto", **options)
+        q7x2.all_reduce(tensor, codec="auto", **options)
         dist.group.WORLD._get_backend(CPU).set_fabric(before)
         assert_same_on_all_ranks([tensor], rate)
         return relative_error(tensor, exact_sum(world_size, tensor.numel()))
@@ -299,8 +300,8 @@ def test_auto_heeds_the_algorithms_of_the_thread(world_size: int, shared: str) -
     errors = []
     for algorithms in ("", "binomial_tree"):
         tensor = noise(dist.get_rank(), 300_000)
-        with q7x2.algorithm(algorithms):
-            q7x2.all_reduce(tensor, "auto", max_error=0.01)
+        with q7x2.collectives.algorithm(algorithms):
+            q7x2.all_reduce(tensor, codec="auto", max_error=0.01)
         errors.append(relative_error(tensor, exact_sum(world_size, tensor.numel())))
     assert errors[0] < 1e-6 < errors[1]
 
@@ -317,34 +318,52 @@ def test_bad_arguments() -> None:
         ("hadamard+fp16", "hadamard needs a value stage with groups"),
     ):
         with pytest.raises(RuntimeError, match=re.compile(message)):
-            q7x2.all_reduce(tensor, codec)
+            q7x2.all_reduce(tensor, codec=codec)
     with pytest.raises(RuntimeError, match="floating point tensors, got Int"):
-        q7x2.all_reduce(torch.ones(3, dtype=torch.int32), "int8")
+        q7x2.all_reduce(torch.ones(3, dtype=torch.int32), codec="int8")
     with pytest.raises(RuntimeError, match="a SUM or an AVG"):
-        q7x2.all_reduce(tensor, "int8", op=dist.ReduceOp.MAX)
+        q7x2.all_reduce(tensor, codec="int8", op=dist.ReduceOp.MAX)
     with pytest.raises(RuntimeError, match="expected float32 with 10 elements"):
-        q7x2.all_reduce(tensor, "int8", residual=torch.zeros(9))
+        q7x2.all_reduce(tensor, codec="int8", residual=torch.zeros(9))
     with pytest.raises(RuntimeError, match="takes no residual"):
-        q7x2.all_reduce(tensor, "sign", residual=torch.zeros(10))
+        q7x2.all_reduce(tensor, codec="sign", residual=torch.zeros(10))
     with pytest.raises(RuntimeError, match="must have world size times"):
-        q7x2.reduce_scatter(torch.ones(3), torch.ones(4), "int8")
+        q7x2.reduce_scatter_tensor(torch.ones(3), torch.ones(4), codec="int8")
     with pytest.raises(RuntimeError, match="expected one without ':balanced'"):
-        q7x2.reduce_scatter(tensor, tensor.clone(), "topk:0.1:balanced")
+        q7x2.reduce_scatter_tensor(tensor, tensor.clone(), codec="topk:0.1:balanced")
     with pytest.raises(RuntimeError, match="expected one without ':balanced'"):
-        q7x2.all_gather(tensor, tensor.clone(), "topk:0.1:balanced")
+        q7x2.all_gather_into_tensor(tensor, tensor.clone(), codec="topk:0.1:balanced")
     with pytest.raises(ValueError, match="nonfinite: expected one of"):
-        q7x2.all_reduce(tensor, "int8", nonfinite="ignore")
+        q7x2.all_reduce(tensor, codec="int8", nonfinite="ignore")
     with pytest.raises(ValueError, match="edges: expected one of auto, all, host, rack, slow"):
-        q7x2.all_reduce(tensor, "int8", edges="hosts")
+        q7x2.all_reduce(tensor, codec="int8", edges="hosts")
     with pytest.raises(RuntimeError, match="vote of all ranks: expected edges auto or all"):
-        q7x2.all_reduce(tensor, "sign", edges="host")
+        q7x2.all_reduce(tensor, codec="sign", edges="host")
     with pytest.raises(RuntimeError, match="adds integers on all edges"):
-        q7x2.all_reduce(tensor, "sumint8", edges="slow")
+        q7x2.all_reduce(tensor, codec="sumint8", edges="slow")
     with pytest.raises(TypeError, match="expected a tensor"):
-        q7x2.all_reduce([1.0], "int8")
+        q7x2.all_reduce([1.0], codec="int8")
+
+
+def test_a_codec_is_given_by_keyword() -> None:
+    tensor = torch.ones(4)
+    for call in (
+        lambda: q7x2.all_reduce(tensor, "int8"),
+        lambda: q7x2.reduce_scatter_tensor(tensor, tensor, "int8"),
+        lambda: q7x2.all_gather_into_tensor(tensor, tensor, "int8"),
+    ):
+        with pytest.raises(TypeError, match="give a codec by keyword, codec='int8'"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_arguments_have_the_names_and_order_of_torch(name: str) -> None:
+    ours = inspect.signature(getattr(q7x2, name)).parameters.values()
+    torchs = inspect.signature(getattr(dist, name)).parameters
+    assert [each.name for each in ours if each.kind != each.KEYWORD_ONLY] == list(torchs)
 
 
 @pytest.mark.ranks(2, fresh=True)
 def test_ranks_that_disagree_get_an_error() -> None:
     with pytest.raises(dist.DistBackendError, match="ranks disagree about a collective"):
-        q7x2.all_reduce(torch.ones(100), "int8" if dist.get_rank() == 0 else "int4")
+        q7x2.all_reduce(torch.ones(100), codec="int8" if dist.get_rank() == 0 else "int4")

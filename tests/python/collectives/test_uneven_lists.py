@@ -143,7 +143,7 @@ def test_every_algorithm_of_reduce_scatter_takes_uneven_lists(world_size: int) -
         for sizes in ([0, 300_001, 5, 70], [70_001, 0, 1, 0], [1, 2, 0, 400_003]):
             inputs = [integers(me, n, f32, salt=to) for to, n in enumerate(sizes[:world_size])]
             output = blank(sizes[me], f32)
-            with q7x2.algorithm(algorithm):
+            with q7x2.collectives.algorithm(algorithm):
                 dist.reduce_scatter(output, inputs)
             expected = sum_of(world_size, sizes[me], f32, salt=me)
             assert_bits(output, expected, (algorithm, sizes))

@@ -222,17 +222,17 @@ def test_codecs_read_and_write_what_a_view_stands_for(world_size: int) -> None:
         for make in (negative, imaginary):
             caller = Caller(make, torch.float32)
             tensor = caller.mine()
-            q7x2.all_reduce(tensor, codec)
+            q7x2.all_reduce(tensor, codec=codec)
             torch.testing.assert_close(tensor + 0, caller.sum(), rtol=0.02, atol=0.02)
             if codec == "blocks":
                 continue
             output = caller.blank()
-            q7x2.reduce_scatter(output, caller.mine(rows=4 * world_size), codec)
+            q7x2.reduce_scatter_tensor(output, caller.mine(rows=4 * world_size), codec=codec)
             total = caller.sum(rows=4 * world_size)[4 * me : 4 * me + 4]
             torch.testing.assert_close(output + 0, total, rtol=0.02, atol=0.02)
             if codec != "sumint8":
                 whole = caller.blank(4 * world_size)
-                q7x2.all_gather(whole, caller.mine(), codec)
+                q7x2.all_gather_into_tensor(whole, caller.mine(), codec=codec)
                 expected = torch.cat(caller.all())
                 torch.testing.assert_close(whole + 0, expected, rtol=0.02, atol=0.02)
 
@@ -242,7 +242,7 @@ def test_a_residual_that_is_a_view_is_refused() -> None:
     residual = negative(torch.zeros(4, 6))
     for codec in ("int8", "sumint8"):
         with pytest.raises(RuntimeError, match=r"residual 0: expected .* no negative view"):
-            q7x2.all_reduce(torch.ones(4, 6), codec, residual=residual)
+            q7x2.all_reduce(torch.ones(4, 6), codec=codec, residual=residual)
 
 
 @pytest.mark.ranks(2)

@@ -51,7 +51,7 @@ def test_votes_have_the_bits_of_cpu_tensors(
 
 def _compare_algorithms(device: str) -> None:
     for algorithm in ("direct", "sra", "ring", "double_binary_tree"):
-        with q7x2.algorithm(algorithm):
+        with q7x2.collectives.algorithm(algorithm):
             expect_cpu_bits(device, ["int4"])
 
 
@@ -70,8 +70,8 @@ def _first_calls(device: str, edges: str) -> None:
         errors = (normal(world * SIZE, rank + 40) / 8).to(where)
         shard, gathered = x.new_empty(SIZE), x.new_empty(world * SIZE)
         how = {"codec": "int4", "step": 1, "edges": edges}
-        q7x2.reduce_scatter(shard, whole, residual=errors, **how)
-        q7x2.all_gather(gathered, x, **how)
+        q7x2.reduce_scatter_tensor(shard, whole, residual=errors, **how)
+        q7x2.all_gather_into_tensor(gathered, x, **how)
         q7x2.all_reduce(x, residual=residual, **how)
         return [x.clone(), residual, shard, errors, gathered]
 
@@ -95,8 +95,8 @@ def _not_finite(device: str) -> None:
             if dist.get_rank() == 1:
                 x[5] = y[5] = bad
             y = y.to(device)
-            q7x2.all_reduce(x, "int4", step=1, edges="all")
-            q7x2.all_reduce(y, "int4", step=1, edges="all")
+            q7x2.all_reduce(x, codec="int4", step=1, edges="all")
+            q7x2.all_reduce(y, codec="int4", step=1, edges="all")
             torch.testing.assert_close(y.cpu(), x, rtol=0, atol=0, equal_nan=True)
             assert y.isnan().any()
 
@@ -111,7 +111,7 @@ def _beyond_fp16(device: str) -> None:
     """The sum is finite in fp32 and in its message, and the result is not."""
     for _ in range(2):
         x = torch.full((SIZE,), 40_000.0, dtype=torch.float16).to(device)
-        work = q7x2.all_reduce(x, "bf16", edges="all", nonfinite="error", async_op=True)
+        work = q7x2.all_reduce(x, codec="bf16", edges="all", nonfinite="error", async_op=True)
         assert work is not None
         with pytest.raises(RuntimeError, match="infinities or NaNs"):
             work.wait(datetime.timedelta(seconds=60))
@@ -132,7 +132,9 @@ def _counted(dtype: torch.dtype, share: float, codec: str) -> None:
     assert plain == 2 * dense.nbytes
 
     def call() -> None:
-        q7x2.all_reduce(coded, codec, residual=residual if codec == "int4" else None, edges="all")
+        q7x2.all_reduce(
+            coded, codec=codec, residual=residual if codec == "int4" else None, edges="all"
+        )
 
     for _ in range(2):
         assert sum(stand_in.bytes_of(call)) <= share * plain
@@ -180,7 +182,7 @@ def _described(device: str) -> None:
     dist.all_reduce(x)
 
     def call() -> None:
-        q7x2.all_reduce(x, "int4", edges="all")
+        q7x2.all_reduce(x, codec="int4", edges="all")
 
     moved = stand_in.bytes_of(call) if device == stand_in.NAME else call()
     torch.accelerator.synchronize()
@@ -213,9 +215,9 @@ def _integers(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tensor]
     # The device is late, and the host does not wait for it.
     streams = [] if device == "cpu" else [torch.accelerator.current_stream()]
     with stand_in.paused(*streams):
-        q7x2.all_reduce(x, codec, step=1)
-        q7x2.all_reduce(mean, codec, op=dist.ReduceOp.AVG, residual=residual, step=2)
-        q7x2.reduce_scatter(shard, whole, codec, step=3)
+        q7x2.all_reduce(x, codec=codec, step=1)
+        q7x2.all_reduce(mean, codec=codec, op=dist.ReduceOp.AVG, residual=residual, step=2)
+        q7x2.reduce_scatter_tensor(shard, whole, codec=codec, step=3)
         mean *= 2
     return [x, mean, residual, shard]
 
@@ -236,7 +238,7 @@ def test_integers_are_made_and_read_by_the_device(device_pool, shared: str) -> N
 
 
 def _sum(x: torch.Tensor) -> None:
-    q7x2.all_reduce(x, "fp16", step=1, edges="all")
+    q7x2.all_reduce(x, codec="fp16", step=1, edges="all")
 
 
 def _reads_after_the_caller() -> bool:
@@ -265,7 +267,7 @@ def _dropped_tensors_stay() -> bool:
     torch.fake.synchronize()
     streams = [*stand_in.copying_to_host(), *stand_in.copying_to_device()]
     with stand_in.paused(*streams):
-        work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
+        work = q7x2.all_reduce(x, codec="fp16", step=1, edges="all", async_op=True)
         del x
         other = torch.full((SIZE,), 7.0, device="fake")
         torch.fake.current_stream().synchronize()
@@ -319,7 +321,7 @@ def _error_waits_for_the_device() -> None:
         # and the host does not know.
         for stream in streams:
             stand_in.load().step(stream.device_index, stream.stream_id, 3)
-        work = q7x2.all_reduce(x, "fp16", step=1, edges="all", async_op=True)
+        work = q7x2.all_reduce(x, codec="fp16", step=1, edges="all", async_op=True)
         assert work is not None
         harness.wait_until(lambda: stand_in.load().copied_bytes()[0] != copied)
         backend.abort()

@@ -31,9 +31,9 @@ def _compressed(device: str, codec: str) -> list[torch.Tensor]:
     x = torch.randn(world * 4096, generator=generator)
     residual = torch.zeros_like(x).to(device) if codec not in ("none", "auto") else None
     x = x.to(device)
-    q7x2.all_reduce(x, codec, residual=residual, step=3)
+    q7x2.all_reduce(x, codec=codec, residual=residual, step=3)
     shard = torch.empty(4096, device=device)
-    q7x2.reduce_scatter(shard, x, codec, step=4)
+    q7x2.reduce_scatter_tensor(shard, x, codec=codec, step=4)
     return [x, shard] if residual is None else [x, shard, residual]
 
 

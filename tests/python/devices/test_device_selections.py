@@ -55,8 +55,8 @@ def _with_extremes(device: str) -> None:
             x[:2000] *= 1000
             x[7] = torch.inf if step == 1 and rank == 1 else 70_000
             y, errors = x.to(device), residual.to(device)
-            q7x2.all_reduce(x, codec, residual=residual, step=step, edges="all")
-            q7x2.all_reduce(y, codec, residual=errors, step=step, edges="all")
+            q7x2.all_reduce(x, codec=codec, residual=residual, step=step, edges="all")
+            q7x2.all_reduce(y, codec=codec, residual=errors, step=step, edges="all")
             assert_bits(y.cpu(), x, f"the sum with {codec}, step {step}")
             assert_bits(errors.cpu(), residual, f"the residual with {codec}, step {step}")
 
@@ -74,7 +74,7 @@ def _counted_selection(codec: str, share: float) -> None:
         x.normal_()
 
         def call(step: int = step) -> None:
-            q7x2.all_reduce(x, codec, residual=residual, step=step, edges="all")
+            q7x2.all_reduce(x, codec=codec, residual=residual, step=step, edges="all")
 
         assert sum(stand_in.bytes_of(call)) <= share * 4 * x.nbytes  # with residuals, both ways
 

@@ -80,7 +80,7 @@ def _compressed(device: str, codec: str, dtype: torch.dtype) -> list[torch.Tenso
     x = torch.randn(SEVERAL, generator=generator).to(dtype).to(device)
     residual = (torch.randn(SEVERAL, generator=generator) / 8).to(device)
     for step in range(2):
-        q7x2.all_reduce(x, codec, residual=residual, step=step, edges="all")
+        q7x2.all_reduce(x, codec=codec, residual=residual, step=step, edges="all")
     return [x, residual]
 
 
@@ -156,11 +156,11 @@ def _compressed_calls_leave_the_host_free(codec: str) -> None:
     with stand_in.paused(torch.fake.current_stream()):
         # A call that waited for its input here would never return.
         doubled.mul_(2)
-        work = q7x2.all_reduce(doubled, codec, step=1, edges="all", async_op=True)
+        work = q7x2.all_reduce(doubled, codec=codec, step=1, edges="all", async_op=True)
         assert work is not None
         work.wait()
         result = doubled.clone()
-    q7x2.all_reduce(expected.mul_(2), codec, step=1, edges="all")
+    q7x2.all_reduce(expected.mul_(2), codec=codec, step=1, edges="all")
     assert_bits(result.cpu(), expected, f"the sum with {codec}")
 
 

@@ -98,7 +98,7 @@ def _sharded(
         # Of a mesh of two dimensions, q7x2 compresses what passes in the other one.
         fully_shard(layer, mesh=mesh if options is None else mesh["shards"])
     if options is not None:
-        q7x2.attach(model, options, replicas=between)
+        q7x2.attach(model, options, replica_group=between)
     descend(model, model, device, steps=2, width=16)
     weights = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
     return weights, mesh["shards"].get_group()
@@ -119,7 +119,7 @@ SHARDED = {
     "fsdp": ((2,), None),
     "fsdp compressed": ((2,), q7x2.Sharded(gradients="int4", weights="int8")),
     "hsdp": ((2, 2), None),
-    "hsdp compressed": ((2, 2), q7x2.Sharded(replicas=q7x2.Quantize("int8"))),
+    "hsdp compressed": ((2, 2), q7x2.Sharded(replica_hook=q7x2.Quantize("int8"))),
 }
 
 

@@ -18,7 +18,7 @@ HOOKS = {
     "reset": q7x2.PowerSGD(rank=2, start_iter=0, reset_every=1, min_compression_rate=1),
     "batched": q7x2.PowerSGD(rank=2, start_iter=0, batched=True),
     "topk": q7x2.TopK(0.1, start_iter=0),
-    "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}),
+    "cyclic": q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.1}),
     "int4": q7x2.Quantize("int4"),
 }
 

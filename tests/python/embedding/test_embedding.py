@@ -158,7 +158,7 @@ def test_gradients_of_several_backwards_are_one_step() -> None:
 
 @pytest.mark.ranks(2)
 def test_without_an_optimizer_or_a_gradient_nothing_changes() -> None:
-    frozen = q7x2.ShardedEmbedding(10, 3, optimizer=None)
+    frozen = q7x2.embedding.ShardedEmbedding(10, 3, optimizer=None)
     assert not frozen(torch.tensor([1])).requires_grad
     with pytest.raises(RuntimeError, match="no optimizer"):
         frozen.step()
@@ -273,7 +273,7 @@ def test_with_ddp_clipping_and_accumulation(world_size: int, max_norm: float) ->
             for rank in range(world_size):
                 indices, target = samples(micro, rank)
                 (F.mse_loss(alone(indices), target) / world_size).backward()
-        norm = q7x2.clip_grad_norm_(ddp, max_norm)
+        norm = q7x2.embedding.clip_grad_norm_(ddp, max_norm)
         expected = nn.utils.clip_grad_norm_(alone.parameters(), max_norm)
         torch.testing.assert_close(norm, expected)
         embedding.step()
@@ -300,7 +300,7 @@ def test_groups_have_tables_of_their_own() -> None:
 
 @pytest.mark.ranks(2)
 def test_sent_bytes_are_those_of_the_rows_of_others() -> None:
-    embedding = q7x2.ShardedEmbedding(
+    embedding = q7x2.embedding.ShardedEmbedding(
         8, 4, optimizer=functools.partial(torch.optim.SGD, lr=1.0)
     )  # rank 0 owns the positions 0 to 3
     owners = RowMap(8, 2, dist.get_rank()).positions(torch.arange(8)) // 4

@@ -84,7 +84,7 @@ def test_wrong_arguments() -> None:
         ),
     ):
         with pytest.raises(error, match=match):
-            q7x2.ShardedEmbedding(**{"rows": 10, "dim": 2, "optimizer": sgd, **arguments})
+            q7x2.embedding.ShardedEmbedding(**{"rows": 10, "dim": 2, "optimizer": sgd, **arguments})
 
 
 @pytest.mark.ranks(2)
@@ -102,7 +102,7 @@ def test_a_rank_with_wrong_arguments_is_named_by_the_others() -> None:
     if rows > 0:
         match = f"rank 1 of the group cannot make its ShardedEmbedding: ValueError: {match}"
     with pytest.raises(ValueError, match=match):
-        q7x2.ShardedEmbedding(rows, DIM, optimizer=OPTIMIZERS["sgd"])
+        q7x2.embedding.ShardedEmbedding(rows, DIM, optimizer=OPTIMIZERS["sgd"])
     make("sgd")
 
 
@@ -144,7 +144,7 @@ def test_an_optimizer_that_raises_half_way_changes_nothing(optimizer: str) -> No
     assert embedding.stats.steps == 2
 
 
-def state_of(embedding: q7x2.ShardedEmbedding) -> dict[str, torch.Tensor]:
+def state_of(embedding: q7x2.embedding.ShardedEmbedding) -> dict[str, torch.Tensor]:
     return {
         name: (value.to_local() if isinstance(value, DTensor) else value).clone()
         for name, value in embedding.state_dict().items()
@@ -205,7 +205,7 @@ def body_an_owner_dies(folder: str, where: str) -> None:
     dist.destroy_process_group()
 
 
-def train_on(embedding: q7x2.ShardedEmbedding) -> None:
+def train_on(embedding: q7x2.embedding.ShardedEmbedding) -> None:
     for step in range(SAVED, STEPS):
         train_step(embedding, step, torch.float32)
 

@@ -67,8 +67,8 @@ def test_saved_on_2_ranks_loaded_on_3_and_back(optimizer: str, shared: str) -> N
 
 @pytest.mark.ranks(3)
 def test_ranks_without_rows_save_and_load(shared: str) -> None:
-    def tiny() -> q7x2.ShardedEmbedding:
-        return q7x2.ShardedEmbedding(2, DIM, optimizer=OPTIMIZERS["adam"])
+    def tiny() -> q7x2.embedding.ShardedEmbedding:
+        return q7x2.embedding.ShardedEmbedding(2, DIM, optimizer=OPTIMIZERS["adam"])
 
     embedding = tiny()
     embedding(torch.tensor([0, 1])).sum().backward()
@@ -110,7 +110,9 @@ def test_states_that_do_not_fit_change_nothing() -> None:
     table = embedding.table()
     other = make("adagrad")
     before = other.table()
-    larger = q7x2.ShardedEmbedding(ROWS + 1, DIM, optimizer=OPTIMIZERS["adagrad"]).state_dict()
+    larger = q7x2.embedding.ShardedEmbedding(
+        ROWS + 1, DIM, optimizer=OPTIMIZERS["adagrad"]
+    ).state_dict()
     for changed, match in (
         ({"rows": larger["rows"]}, r"rows: expected shape \(37, 5\), got \(38, 5\)"),
         ({"optimizer_sum": torch.zeros(ROWS, 2)}, r"optimizer_sum: expected shape \(37, 5\)"),

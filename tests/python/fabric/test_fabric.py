@@ -12,6 +12,7 @@ from typing import Any
 
 import interpreters
 import pytest
+import q7x2
 import torch
 import torch.distributed as dist
 from q7x2 import cli
@@ -67,8 +68,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def world_fabric() -> dict[str, Any]:
-    group: Any = dist.group.WORLD
-    result: dict[str, Any] = json.loads(group._get_backend(torch.device("cpu")).fabric_json)
+    result: dict[str, Any] = q7x2.fabric.of_group()
     return result
 
 
@@ -88,13 +88,19 @@ def test_all_ranks_hold_the_same_fabric(world_size: int) -> None:
     assert mine["memory"]["measured"]
 
 
+@pytest.mark.ranks(2, backend="gloo", fresh=True)
+def test_a_group_of_another_backend_has_no_fabric() -> None:
+    with pytest.raises(ValueError, match=r"q7x2.fabric.of_group needs a group with a q7x2 backend"):
+        q7x2.fabric.of_group()
+
+
 @pytest.mark.beyond("gloo", "a Fabric is q7x2's")
 @pytest.mark.ranks(3)
 def test_a_subgroup_takes_its_part() -> None:
     ranks = [0, 2]
     group = dist.new_group(ranks)
     if dist.get_rank() in ranks:
-        part = json.loads(group._get_backend(torch.device("cpu")).fabric_json)
+        part = q7x2.fabric.of_group(group)
         assert part["ranks"] == [0, 0]
         assert part["made"] == world_fabric()["made"]
     dist.barrier()

@@ -65,7 +65,7 @@ def test_a_rank_that_stops_after_it_has_answered_is_late() -> None:
     x = torch.ones(1 << 20)
 
     def all_reduce() -> dist.Work:
-        with q7x2.algorithm("ring"):
+        with q7x2.collectives.algorithm("ring"):
             return dist.all_reduce(x, group=group, async_op=True)
 
     if dist.get_rank() == 0:

@@ -110,8 +110,8 @@ CALLS = {
     "is_completed": lambda: late.is_completed(),
     "future of a work": lambda: late.get_future(),
     "q7x2.all_reduce": lambda: q7x2.all_reduce(x, codec="int8"),
-    "q7x2.all_gather": lambda: q7x2.all_gather(x, y, codec="int8"),
-    "q7x2.reduce_scatter": lambda: q7x2.reduce_scatter(y, x, codec="int8"),
+    "q7x2.all_gather_into_tensor": lambda: q7x2.all_gather_into_tensor(x, y, codec="int8"),
+    "q7x2.reduce_scatter_tensor": lambda: q7x2.reduce_scatter_tensor(y, x, codec="int8"),
     "q7x2.monitored_barrier": lambda: q7x2.monitored_barrier(),
     "q7x2.attach": lambda: q7x2.attach(
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4)), q7x2.Quantize("int8")

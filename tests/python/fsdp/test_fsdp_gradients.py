@@ -260,7 +260,7 @@ def test_wrong_options_and_models() -> None:
         ({"weights": "sumint8"}, "messages have one length"),
         ({"refresh_every": 0}, "refresh_every must be at least 1"),
         ({"edges": "some"}, "edges"),
-        ({"replicas": "int8"}, "replicas must be a hook"),
+        ({"replica_hook": "int8"}, "replica_hook must be a hook"),
     ):
         with pytest.raises(ValueError, match=said):
             q7x2.Sharded(**wrong)
@@ -269,8 +269,8 @@ def test_wrong_options_and_models() -> None:
         q7x2.attach(model, q7x2.Sharded(edges="host"))
     with pytest.raises(ValueError, match="full_precision: no parameter's name matches"):
         q7x2.attach(model, q7x2.Sharded(full_precision=["head.*"]))
-    with pytest.raises(ValueError, match="needs replicas"):
-        q7x2.attach(model, q7x2.Sharded(replicas=q7x2.Quantize()))
+    with pytest.raises(ValueError, match="needs replica_group"):
+        q7x2.attach(model, q7x2.Sharded(replica_hook=q7x2.Quantize()))
     with pytest.raises(TypeError, match="Sharded is for an FSDPModule"):
         q7x2.attach(nn.parallel.DistributedDataParallel(net()), q7x2.Sharded())
     codec = "int8" if dist.get_rank() == 0 else "int4"

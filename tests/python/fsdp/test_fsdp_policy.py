@@ -35,8 +35,8 @@ OUTER = [f"blocks.{i}.outer.weight" for i in range(2)]
 MATRICES = ["first.weight", "last.weight", *INNER, *OUTER]
 
 
-def everywhere(treatment: q7x2.Treatment, **options: Any) -> q7x2.Decision:
-    return q7x2.Decision(dict.fromkeys(MATRICES, treatment), measures=True, **options)
+def everywhere(treatment: q7x2.policy.Treatment, **options: Any) -> q7x2.policy.Decision:
+    return q7x2.policy.Decision(dict.fromkeys(MATRICES, treatment), measures=True, **options)
 
 
 def test_the_finest_treatment_of_a_group_holds_for_all_of_it() -> None:
@@ -96,7 +96,7 @@ def test_a_policy_that_stays_at_one_codec_changes_no_bit(codec: str, backend: st
     without = Job(mesh, q7x2.Sharded(gradients=codec))
     expected = without.train(range(4))
     weights, residuals = whole_weights(without.model), own_residuals(without.hook)
-    decision = everywhere(q7x2.Treatment(codec), candidates=["int2:g=128"])
+    decision = everywhere(q7x2.policy.Treatment(codec), candidates=["int2:g=128"])
     for options in (q7x2.Sharded(gradients=codec), q7x2.Sharded(gradients="int6:g=64")):
         job = Job(mesh, options, {"policy": Script({0: decision})})
         assert job.train(range(4)) == expected
@@ -112,12 +112,12 @@ def test_a_policy_that_stays_at_one_codec_changes_no_bit(codec: str, backend: st
 def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool) -> None:
     """What was received in all steps and what is still kept is the sum of all gradients."""
     treatments = [
-        q7x2.Treatment("int4:g=128"),
-        q7x2.Treatment("int6:g=64"),
-        q7x2.Treatment(skip=True),
-        q7x2.Treatment("hadamard+int4:g=128"),
-        q7x2.Treatment(whole=True),
-        q7x2.Treatment("int2:g=128"),
+        q7x2.policy.Treatment("int4:g=128"),
+        q7x2.policy.Treatment("int6:g=64"),
+        q7x2.policy.Treatment(skip=True),
+        q7x2.policy.Treatment("hadamard+int4:g=128"),
+        q7x2.policy.Treatment(whole=True),
+        q7x2.policy.Treatment("int2:g=128"),
     ]
     policy = Script({step: everywhere(each) for step, each in enumerate(treatments)})
     model = sharded(mesh_over(backend))
@@ -151,8 +151,8 @@ def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool)
 
 @pytest.mark.ranks(3)
 def test_facts_are_sums_over_the_ranks() -> None:
-    decisions = {0: everywhere(q7x2.Treatment(), candidates=["int2:g=128", "int8"])}
-    decisions[2] = q7x2.Decision()
+    decisions = {0: everywhere(q7x2.policy.Treatment(), candidates=["int2:g=128", "int8"])}
+    decisions[2] = q7x2.policy.Decision()
     policy = Script(decisions)
     model = sharded(mesh_over("q7x2"))
     options = q7x2.Sharded(gradients="int4:g=128", weights="none")
@@ -194,8 +194,10 @@ def _everybody(value: Any) -> list[Any]:
     return values
 
 
-def _levels(treatments: Mapping[str, str]) -> q7x2.Decision:
-    return q7x2.Decision({n: q7x2.Treatment(level) for n, level in treatments.items()})
+def _levels(treatments: Mapping[str, str]) -> q7x2.policy.Decision:
+    return q7x2.policy.Decision(
+        {n: q7x2.policy.Treatment(level) for n, level in treatments.items()}
+    )
 
 
 @pytest.mark.ranks(2)
@@ -218,7 +220,7 @@ def test_param_groups_have_codecs_of_their_own() -> None:
 
 @pytest.mark.ranks(2)
 def test_a_step_that_one_rank_finds_not_finite_is_known_to_all() -> None:
-    policy = Script({0: everywhere(q7x2.Treatment("int4:g=128"))})
+    policy = Script({0: everywhere(q7x2.policy.Treatment("int4:g=128"))})
     model = sharded(mesh_over("q7x2"))
     hook = q7x2.attach(model, q7x2.Sharded(gradients="int8"), policy=policy)
     backward(model, 0, scale=float("inf") if dist.get_rank() == 1 else 1.0)
@@ -231,13 +233,15 @@ def test_policies_steer_shards_and_replicas() -> None:
     """Each with codecs of its own; all ranks have the same facts, and so the same history."""
     mesh, replicas = two_hosts()
     model = sharded(mesh)
-    shards = q7x2.Accordion("int8", "int4:g=128", every=2, names=MATRICES)
-    between = q7x2.BitAllocation("int8", ["int2:g=128"], every=3, names=["replicas:*"])
-    seen = Script({0: q7x2.Decision(measures=True, candidates=["int2:g=128"])})
+    shards = q7x2.policy.Accordion("int8", "int4:g=128", decide_every=2, names=MATRICES)
+    between = q7x2.policy.BitAllocation(
+        "int8", ["int2:g=128"], decide_every=3, names=["replicas:*"]
+    )
+    seen = Script({0: q7x2.policy.Decision(measures=True, candidates=["int2:g=128"])})
     hook = q7x2.attach(
         model,
-        q7x2.Sharded(gradients="int8", replicas=q7x2.Quantize("int8")),
-        replicas=replicas,
+        q7x2.Sharded(gradients="int8", replica_hook=q7x2.Quantize("int8")),
+        replica_group=replicas,
         policy=[shards, between, seen],
     )
     train(model, adam(model), range(6))
@@ -256,9 +260,9 @@ def test_policies_steer_replicas_of_uncompressed_shards() -> None:
     mesh, replicas = two_hosts()
     sent = {}
     for level in ("int2:g=128", "int8:g=128"):
-        policy = q7x2.Accordion(level, level, every=1)
+        policy = q7x2.policy.Accordion(level, level, decide_every=1)
         model = sharded(mesh)
-        hook = q7x2.attach(model, q7x2.Quantize("int8"), replicas=replicas, policy=policy)
+        hook = q7x2.attach(model, q7x2.Quantize("int8"), replica_group=replicas, policy=policy)
         train(model, adam(model), range(2))
         before = hook.stats.message_bytes
         train(model, adam(model), range(2, 3))
@@ -270,16 +274,32 @@ def test_policies_steer_replicas_of_uncompressed_shards() -> None:
 @pytest.mark.ranks(2)
 def test_what_cannot_be_decided_is_said_when_the_policy_is_attached() -> None:
     model = sharded(mesh_over("q7x2"))
-    skip = Script({0: everywhere(q7x2.Treatment(skip=True))})
+    skip = Script({0: everywhere(q7x2.policy.Treatment(skip=True))})
     for options, policy, message in (
         (q7x2.Sharded(gradients="none"), skip, "this hook compresses none"),
         (q7x2.Sharded(use_error_feedback=False), skip, "only by a hook that keeps residuals"),
-        (q7x2.Sharded(), q7x2.Accordion(4, 2), "rank 4, but q7x2.Sharded sends gradients through"),
-        (q7x2.Sharded(), q7x2.Accordion("int8", "topk:0.01"), "policy: expected a codec whose"),
-        (q7x2.Sharded(), q7x2.Accordion("int8", "int2", every=1 + dist.get_rank()), "the same pol"),
-        (q7x2.Sharded(), q7x2.Accordion("int8", "int2", names=["head"]), "no parameter's name"),
+        (
+            q7x2.Sharded(),
+            q7x2.policy.Accordion(4, 2),
+            "rank 4, but q7x2.Sharded sends gradients through",
+        ),
+        (
+            q7x2.Sharded(),
+            q7x2.policy.Accordion("int8", "topk:0.01"),
+            "policy: expected a codec whose",
+        ),
+        (
+            q7x2.Sharded(),
+            q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank()),
+            "the same pol",
+        ),
+        (
+            q7x2.Sharded(),
+            q7x2.policy.Accordion("int8", "int2", names=["head"]),
+            "no parameter's name",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             q7x2.attach(model, options, policy=policy)
-    q7x2.attach(model, q7x2.Sharded(), policy=q7x2.Accordion("int8", "int2"))
+    q7x2.attach(model, q7x2.Sharded(), policy=q7x2.policy.Accordion("int8", "int2"))
     train(model, adam(model), range(2))

@@ -27,16 +27,16 @@ OPTIONS = q7x2.Sharded(gradients="int4:g=128", weights="int8", refresh_every=5)
 LEVELS = ["int2:g=128", "int4:g=128", "int8:g=128", "whole"]
 
 
-def budget() -> q7x2.Policy:
-    return q7x2.ErrorBudget(LEVELS, layer_error=0.5, measure_every=2)
+def budget() -> q7x2.policy.Policy:
+    return q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=2)
 
 
-def allocation() -> q7x2.Policy:
-    return q7x2.BitAllocation("int4:g=128", ["int2:g=128", "int8:g=128"], every=3)
+def allocation() -> q7x2.policy.Policy:
+    return q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int8:g=128"], decide_every=3)
 
 
-def accordion() -> q7x2.Policy:
-    return q7x2.Accordion("int8:g=128", "int2:g=128", every=2)
+def accordion() -> q7x2.policy.Policy:
+    return q7x2.policy.Accordion("int8:g=128", "int2:g=128", decide_every=2)
 
 
 def guarded(mesh: Any, policy: Any) -> Job:
@@ -95,19 +95,19 @@ def test_a_distributed_checkpoint_has_policies(shared: str) -> None:
 def test_a_training_that_diverges_is_rolled_back() -> None:
     """To the bits of a training that was at the last good validation, one level up."""
     mesh = mesh_over("q7x2")
-    job = guarded(mesh, q7x2.ErrorBudget(LEVELS))
+    job = guarded(mesh, q7x2.policy.ErrorBudget(LEVELS))
     job.hook.observe(3.0)
     job.train(range(4))
     # One rank alone has a bad loss: the mean counts.
     good = job.hook.observe(2.0 + dist.get_rank())
     assert (good.loss, good.rolled_back, good.step) == (2.5, False, 4)
-    reference = Job(mesh, OPTIONS, {"policy": q7x2.ErrorBudget(LEVELS, start=1)})
+    reference = Job(mesh, OPTIONS, {"policy": q7x2.policy.ErrorBudget(LEVELS, start=1)})
     reference.load({**job.state(), "hook": _without_policies(job.hook.state_dict())})
     job.train(range(4, 7))
     bad = job.hook.observe(math.inf if dist.get_rank() == 1 else 1.0)
     assert (bad.rolled_back, bad.step, job.hook.step) == (True, 4, 4)
     (policy,) = job.hook.policies
-    assert isinstance(policy, q7x2.ErrorBudget)
+    assert isinstance(policy, q7x2.policy.ErrorBudget)
     assert policy.level == LEVELS[1]
     assert_same_jobs(reference, job)
     assert reference.train(range(7, 10)) == job.train(range(7, 10))
@@ -122,7 +122,7 @@ def _without_policies(state: dict[str, Any]) -> dict[str, Any]:
 def test_policies_accumulate_gradients() -> None:
     model = sharded(mesh_over("q7x2"))
     options = q7x2.Sharded(gradients="int8", weights="none")
-    hook = q7x2.attach(model, options, policy=q7x2.Accumulate(2))
+    hook = q7x2.attach(model, options, policy=q7x2.policy.Accumulate(2))
     weights = whole_weights(model)
     lasts = []
     for micro in range(2):

@@ -83,7 +83,7 @@ def test_states_of_more_ranks_add_to_the_mean_what_it_lacked(
     if dist.get_rank() == 2:
         return
     fewer = Job(DeviceMesh.from_group(group, "cpu"), later, **fsdp)
-    with pytest.raises(q7x2.HookStateError, match="load the states of all 3 ranks"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="load the states of all 3 ranks"):
         fewer.hook.load_state_dict(states[0])
     fewer.load_weights(weights)
     fewer.hook.load_state_dict(states)
@@ -94,11 +94,11 @@ def test_states_of_more_ranks_add_to_the_mean_what_it_lacked(
 @pytest.mark.ranks(4, fresh=True)
 def test_states_of_more_replicas_add_to_the_mean_what_it_lacked() -> None:
     options = q7x2.Sharded(
-        gradients="int4:g=128", weights="none", replicas=q7x2.Allreduce(), start_iter=0
+        gradients="int4:g=128", weights="none", replica_hook=q7x2.Allreduce(), start_iter=0
     )
     later = replace(options, start_iter=EXACT_NOW)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    attach = {"replicas": mesh["replicas"].get_group()}
+    attach = {"replica_group": mesh["replicas"].get_group()}
     job = Job(mesh["shards"], options, attach)
     job.train(range(2))
     states: list[Any] = [None] * 4
@@ -113,7 +113,7 @@ def test_states_of_more_replicas_add_to_the_mean_what_it_lacked() -> None:
     alone = [dist.new_group([0]), dist.new_group([1])]
     if rank > 1:
         return
-    fewer = Job(DeviceMesh.from_group(pair, "cpu"), later, {"replicas": alone[rank]})
+    fewer = Job(DeviceMesh.from_group(pair, "cpu"), later, {"replica_group": alone[rank]})
     fewer.load_weights(weights)
     fewer.hook.load_state_dict([states[rank], states[rank + 2]])
     assert_same_lack(added_by_residuals(fewer, range(2)), before, 1e-3)

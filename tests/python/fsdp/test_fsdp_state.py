@@ -74,7 +74,7 @@ def test_states_of_other_codecs_are_refused() -> None:
     mesh = mesh_over("q7x2")
     state = Job(mesh, OPTIONS).hook.state_dict()
     other = Job(mesh, q7x2.Sharded(gradients="int8"))
-    with pytest.raises(q7x2.HookStateError, match="gradients was 'int4:g=128' and is 'int8'"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="gradients was 'int4:g=128' and is 'int8'"):
         other.hook.load_state_dict(state)
     scheduled = Job(mesh, q7x2.Sharded(gradients="int4:g=128", refresh_every=None, start_iter=2))
     scheduled.hook.load_state_dict(state)
@@ -102,8 +102,8 @@ def test_replicas_of_compressed_shards() -> None:
     plain = sharded(mesh_over("q7x2"))
     expected = train(plain, adam(plain), range(12))
     model = sharded(mesh["shards"])
-    options = q7x2.Sharded(gradients="int8", weights="int8", replicas=q7x2.Quantize("int8"))
-    hook = q7x2.attach(model, options, replicas=mesh["replicas"].get_group())
+    options = q7x2.Sharded(gradients="int8", weights="int8", replica_hook=q7x2.Quantize("int8"))
+    hook = q7x2.attach(model, options, replica_group=mesh["replicas"].get_group())
     optimizer = adam(model)
     losses = train(model, optimizer, range(8))
     state = copy.deepcopy((model.state_dict(), optimizer.state_dict(), hook.state_dict()))

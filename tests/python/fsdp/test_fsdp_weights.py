@@ -17,7 +17,7 @@ from values import assert_bits, assert_same_on_all_ranks
 BACKENDS = ("q7x2", "gloo")
 
 
-def compressed(backend: str, **options: Any) -> tuple[Any, Any, q7x2.Attached]:
+def compressed(backend: str, **options: Any) -> tuple[Any, Any, q7x2.hooks.Attached]:
     """A model, the weights it computes with, its compression."""
     names = ("reshard_after_forward", "mp_policy")
     shard = {name: options.pop(name) for name in names if name in options}

@@ -168,6 +168,7 @@ def test_options_are_copied(shared: str) -> None:
         ((2, 2, 30), ValueError, "rank must be from 0 to 1, got 2"),
         ((-1, 2, 30), ValueError, "rank must be from 0 to 1, got -1"),
         ((0, 1, 0), ValueError, "timeout must be positive, got 0 s"),
+        ((0, 1, "1 min"), ValueError, "timeout must be a timedelta or seconds, got '1 min'"),
         ((0, 1, timedelta(seconds=-1)), ValueError, "timeout must be positive, got -1 s"),
     ],
 )
@@ -184,7 +185,7 @@ def test_a_group_of_another_backend_is_named() -> None:
     backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
     group._register_backend(torch.device("cpu"), kind, backend)
     with pytest.raises(ValueError, match="q7x2 backend, but this one has 'cpu:gloo'"):
-        q7x2.all_reduce(torch.ones(1), "int8", group=group)
+        q7x2.all_reduce(torch.ones(1), codec="int8", group=group)
 
 
 def test_options_of_another_backend_are_refused() -> None:

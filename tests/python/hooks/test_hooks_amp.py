@@ -60,7 +60,7 @@ def test_a_skipped_step_leaves_no_trace(hook: Any) -> None:
     assert all(p.grad.isfinite().all() for p in parameters_of(ddp))
 
 
-def check_skipped_step(ddp: nn.Module, at_work: q7x2.Attached, name: str, bad: float) -> None:
+def check_skipped_step(ddp: nn.Module, at_work: q7x2.hooks.Attached, name: str, bad: float) -> None:
     before, skipped = at_work.state_dict(), at_work.stats.skipped_steps
     parameter = dict(ddp.module.named_parameters())[name]
 

@@ -37,7 +37,7 @@ def rebind(ddp: DDP) -> Any:
 
 FIRST = [
     (attach_int8, "q7x2.Quantize"),
-    (attach_overlap, "q7x2.ForwardOverlap"),
+    (attach_overlap, "q7x2.overlap.OverlapOptions"),
     (attach_torchs, "fp16_compress_hook"),
     (attach_one_bit_adam, "q7x2."),
 ]

@@ -23,11 +23,11 @@ from hook_training import (
 from q7x2._core.extension import load
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
-CYCLIC = q7x2.Compressed("cyclic_top_k", {"ratio": 0.05})
+CYCLIC = q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.05})
 
 
 def test_compressors_describe_themselves() -> None:
-    text = q7x2.Compressed.describe()
+    text = q7x2.hooks.Compressed.describe()
     for kind in load().compressor_kinds():
         assert f"{kind.name}: {kind.doc}" in text
         assert kind.doc.endswith(".")
@@ -54,17 +54,17 @@ def test_compressors_describe_themselves() -> None:
 )
 def test_what_does_not_fit_is_refused(arguments: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        q7x2.Compressed(*arguments)
+        q7x2.hooks.Compressed(*arguments)
 
 
 @pytest.mark.ranks(2)
 def test_a_compressor_by_name_is_that_of_its_class() -> None:
-    named = q7x2.Compressed("codec", {"stages": [(0, "int4:g=64")]})
+    named = q7x2.hooks.Compressed("codec", {"stages": [(0, "int4:g=64")]})
     for hook, same in (
         (q7x2.Quantize("int4:g=64"), named),
         (
             q7x2.PowerSGD(rank=2, factors="fp32", start_iter=0),
-            q7x2.Compressed("low_rank", {"default_rank": 2}),
+            q7x2.hooks.Compressed("low_rank", {"default_rank": 2}),
         ),
     ):
         gradients = []
@@ -81,7 +81,7 @@ def test_a_compressor_by_name_is_that_of_its_class() -> None:
 def test_the_ranks_take_turns_to_select(backend: str) -> None:
     """The mean of all ranks arrives where the leader's contributions are largest."""
     group = dist.new_group(backend=backend)
-    three = q7x2.Compressed("cyclic_top_k", {"ratio": 3 / 512})
+    three = q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 3 / 512})
     ddp, hook = attached(three, linear(), process_group=group)
     kept = [torch.zeros(16, 32) for _ in range(3)]
     for step in range(4):

@@ -35,7 +35,7 @@ KINDS = ("powersgd", "int4", *REST)
 EVERY_KIND = [pytest.param(HOOKS[kind], id=kind) for kind in KINDS]
 
 
-def trained(hook: Any, **options: Any) -> tuple[DDP, q7x2.Attached, dict[str, Any]]:
+def trained(hook: Any, **options: Any) -> tuple[DDP, q7x2.hooks.Attached, dict[str, Any]]:
     """A model after three steps, its hook, and the hook's state. Its group waits two seconds."""
     group = dist.new_group(timeout=timedelta(seconds=2))
     ddp, at_work = attached(hook, process_group=group, **options)
@@ -132,7 +132,7 @@ def test_ranks_that_are_at_different_steps_cannot_go_on() -> None:
         at_work.load_state_dict(at_work.state_dict() | {"step": 7})
     with pytest.raises(ValueError, match=r"rank 0 has step=1 where rank 1 of the group has step=7"):
         at_work.rebind(DDP(ddp.module))
-    assert isinstance(at_work, q7x2.Attached)
+    assert isinstance(at_work, q7x2.hooks.Attached)
 
 
 def _lose_a_peer(ready: str) -> str:

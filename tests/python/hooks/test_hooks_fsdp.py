@@ -60,7 +60,7 @@ def test_gradients_are_those_of_all_ranks() -> None:
 
 def check_gradients(name: str) -> None:
     fsdp, replicas = sharded()
-    hook = q7x2.attach(fsdp, HOOKS[name], replicas=replicas)
+    hook = q7x2.attach(fsdp, HOOKS[name], replica_group=replicas)
     plain = DDP(model())
     owed: dict[str, Any] = {}
     for step in range(3):
@@ -97,16 +97,16 @@ def check_gradients(name: str) -> None:
 @pytest.mark.ranks(4, fresh=True)  # torch keeps equal meshes, with the names of their groups
 def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
     fsdp, replicas = sharded()
-    with pytest.raises(ValueError, match="needs replicas for an FSDP2 model"):
+    with pytest.raises(ValueError, match="needs replica_group for an FSDP2 model"):
         q7x2.attach(fsdp, q7x2.Allreduce())
-    with pytest.raises(ValueError, match="replicas are for FSDP2"):
-        q7x2.attach(DDP(model()), q7x2.Allreduce(), replicas=replicas)
+    with pytest.raises(ValueError, match="replica_group is for FSDP2"):
+        q7x2.attach(DDP(model()), q7x2.Allreduce(), replica_group=replicas)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     both = fully_shard(model(), mesh=mesh)
     with pytest.raises(ValueError, match="mesh of two dimensions by itself"):
-        q7x2.attach(both, q7x2.Allreduce(), replicas=replicas)
+        q7x2.attach(both, q7x2.Allreduce(), replica_group=replicas)
     with pytest.raises(ValueError, match="FSDP2's shards are none: expected batched=True"):
-        q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replicas=replicas)
+        q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replica_group=replicas)
 
 
 @pytest.mark.ranks(4)
@@ -129,7 +129,7 @@ def check_steps(case: str) -> None:
         fully_shard(model.first, mesh=mesh)
         fully_shard(model.second, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    hook = q7x2.attach(model, q7x2.TopK(0.1, start_iter=0), replicas=replicas)
+    hook = q7x2.attach(model, q7x2.TopK(0.1, start_iter=0), replica_group=replicas)
     for step in range(3):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
         model(x, both=case != "unused" or step == 1).square().sum().backward()
@@ -142,16 +142,16 @@ def check_steps(case: str) -> None:
 @pytest.mark.ranks(4)
 def test_a_distributed_checkpoint_holds_every_shards_state(shared: str) -> None:
     fsdp, replicas = sharded()
-    hook = q7x2.attach(fsdp, HOOKS["batched"], replicas=replicas)
+    hook = q7x2.attach(fsdp, HOOKS["batched"], replica_group=replicas)
     for step in range(2):
         backward(fsdp, step)
     dcp.save({"hook": hook}, checkpoint_id=f"{shared}/checkpoint")
     again, replicas = sharded()
-    fresh = q7x2.attach(again, HOOKS["batched"], replicas=replicas)
+    fresh = q7x2.attach(again, HOOKS["batched"], replica_group=replicas)
     dcp.load({"hook": fresh}, checkpoint_id=f"{shared}/checkpoint")
     assert_states_equal(fresh.state_dict(), hook.state_dict())
     states = [None] * 4
     dist.all_gather_object(states, hook.state_dict())
     assert len({key for state in states for key in state["local"]}) == 4
-    with pytest.raises(q7x2.HookStateError, match="expected the state of shard_"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="expected the state of shard_"):
         fresh.load_state_dict(states[(dist.get_rank() + 1) % 4])

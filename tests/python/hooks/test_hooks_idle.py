@@ -48,7 +48,7 @@ class Ledger:
             options["scaler"] = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=10**9)
         if case.treated:
             decisions = {
-                step: q7x2.Decision({"parts.0": treatment})
+                step: q7x2.policy.Decision({"parts.0": treatment})
                 for step, treatment in case.treated.items()
             }
             options["policy"] = Script(decisions)
@@ -250,7 +250,7 @@ LOW_RANK = {
 }
 
 
-def matrix_of(hook: Any, backend: str, scaler: bool = False) -> tuple[DDP, q7x2.Attached]:
+def matrix_of(hook: Any, backend: str, scaler: bool = False) -> tuple[DDP, q7x2.hooks.Attached]:
     is_default = backend == dist.get_backend()
     group = dist.group.WORLD if is_default else dist.new_group(backend=backend)
     ddp = DDP(Given([(24, 24)], torch.float32), process_group=group)

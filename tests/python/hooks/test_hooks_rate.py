@@ -43,7 +43,7 @@ def test_what_is_applied_late_is_applied_at_its_own_rate(hook: object, scaler: b
 
 @pytest.mark.ranks(2)
 def test_the_rate_is_saved_with_the_residuals() -> None:
-    def made() -> tuple[DDP, q7x2.Attached, torch.optim.Optimizer]:
+    def made() -> tuple[DDP, q7x2.hooks.Attached, torch.optim.Optimizer]:
         ddp = DDP(linear())
         optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
         return ddp, q7x2.attach(ddp, q7x2.Quantize("int2:g=32"), optimizer=optimizer), optimizer

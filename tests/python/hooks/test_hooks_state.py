@@ -30,7 +30,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
 
 
-def resumed(hook: Any, saved: dict[str, Any], **options: Any) -> tuple[DDP, q7x2.Attached, Any]:
+def resumed(
+    hook: Any, saved: dict[str, Any], **options: Any
+) -> tuple[DDP, q7x2.hooks.Attached, Any]:
     """A new process's model, optimizer and hook, as far as one process can have them."""
     ddp, at_work = attached(hook, net(seed=9), **options)
     optimizer = sgd(ddp)
@@ -100,7 +102,7 @@ def test_fewer_ranks_take_over_the_sum_of_the_residuals() -> None:
     if dist.get_rank() == 2:
         return
     smaller, smaller_hook = attached(hook, process_group=pair)
-    with pytest.raises(q7x2.HookStateError, match="saved by 3 ranks and this job has 2"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="saved by 3 ranks and this job has 2"):
         smaller_hook.load_state_dict(states[0])
     smaller_hook.load_state_dict(states)
     state = smaller_hook.state_dict()
@@ -148,6 +150,34 @@ def test_distributed_checkpoint_on_fewer_ranks(shared: str) -> None:
         assert_close(total, owed[name], name, rtol=1e-6, atol=1e-9)
 
 
+def test_recipes_have_the_names_of_saved_states() -> None:
+    assert q7x2.OneBit().recipe()["group"] == 64
+    recipe = q7x2.Sharded(replica_hook=q7x2.OneBit()).recipe()
+    assert recipe["replicas"]["hook"] == "OneBit"
+    assert not recipe.keys() & {"replica_hook", "group_size"}
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_int4_of_states_of_0_1_0a1_is_the_rotated_codec(nested: bool) -> None:
+    def hook(codec: str) -> q7x2.hooks.Attached:
+        coded = q7x2.Quantize(codec)
+        ddp, at_work = attached(q7x2.Compose({"*": coded}) if nested else coded)
+        backward(ddp, 0)
+        return at_work
+
+    rotated, plain = hook("hadamard+int4:g=128"), hook("int4")
+    state = rotated.state_dict()
+    of_quantize = copy.deepcopy(state["recipe"]["*"] if nested else state["recipe"]) | {
+        "codec": "int4"
+    }
+    old = state | {"recipe": {"*": of_quantize} if nested else of_quantize}
+    rotated.load_state_dict(old)
+    with pytest.raises(q7x2.hooks.HookStateError, match=r"hadamard\+int4:g=128.* is .*int4:g=512"):
+        plain.load_state_dict(old)
+    plain.load_state_dict(plain.state_dict())
+
+
 @pytest.mark.ranks(1)
 def test_states_that_do_not_fit_are_refused() -> None:
     ddp, at_work = attached(q7x2.PowerSGD(rank=2, start_iter=0))
@@ -156,7 +186,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
 
     def refused(because: str, state: Any = good, **changes: Any) -> None:
         before = at_work.state_dict()
-        with pytest.raises(q7x2.HookStateError, match=because):
+        with pytest.raises(q7x2.hooks.HookStateError, match=because):
             at_work.load_state_dict({**state, **changes} if changes else state)
         assert_states_equal(at_work.state_dict(), before)
 
@@ -180,7 +210,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
     backward(flat, 0)
     wrong = flat_hook.state_dict()
     wrong["shared"]["basis_by_bucket"]["all"] = b"nonsense"
-    with pytest.raises(q7x2.HookStateError, match="cannot be read"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="cannot be read"):
         flat_hook.load_state_dict(wrong)
     refused("not of one moment", state=[good, {**good, "step": 5}])
     refused("got none", state=[])
@@ -213,7 +243,7 @@ def test_distributed_checkpoint_of_models_over_subgroups(shared: str) -> None:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = dist.get_rank() % 2
 
-    def trained(steps: int) -> q7x2.Attached:
+    def trained(steps: int) -> q7x2.hooks.Attached:
         ddp, at_work = attached(
             HOOKS["int4"], net(mine), process_group=groups[mine], **SMALL_BUCKETS
         )

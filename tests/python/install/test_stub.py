@@ -8,6 +8,7 @@ type checkers see the public names that the package has.
 from __future__ import annotations
 
 import ast
+import inspect
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -65,8 +66,12 @@ def test_the_stub_has_the_arguments_of_the_module(name: str) -> None:
 def test_type_checkers_see_the_public_names() -> None:
     tree = ast.parse(pathlib.Path(q7x2.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    seen = [a.asname for node in imports for a in node.names if a.asname == a.name]
-    assert sorted([*seen, "__version__"]) == q7x2.__all__
+    seen: dict[bool, list[str]] = {True: ["__version__"], False: []}
+    for node in imports:
+        names = [a.asname for a in node.names if a.asname is not None and a.asname == a.name]
+        seen[node.module != "q7x2"] += names
+    assert sorted(seen[True]) == q7x2.__all__
+    assert all(inspect.ismodule(getattr(q7x2, name)) for name in seen[False] if name != "torchft")
 
 
 # What Python's classes choose otherwise than the C++ structs.

@@ -163,7 +163,7 @@ def test_a_trace_shows_encode_wire_and_decode_of_each_bucket(
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         ddp(x).sum().backward()
     profiler.export_chrome_trace(str(path))
-    assert q7x2.add_to_trace(path, hook) >= hook.stats.buckets - buckets > 1
+    assert q7x2.observe.add_to_trace(path, hook) >= hook.stats.buckets - buckets > 1
     data = path.read_bytes()
     trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     events = trace["traceEvents"]
@@ -198,17 +198,17 @@ def test_what_cannot_be_added_to_a_trace(shared: str) -> None:
     hook = q7x2.attach(DDP(torch.nn.Linear(2, 2)), q7x2.Quantize("int8"))
     path = pathlib.Path(shared) / "step.json"
     with pytest.raises(FileNotFoundError):
-        q7x2.add_to_trace(path, hook)
+        q7x2.observe.add_to_trace(path, hook)
     path.write_text("[]")
     with pytest.raises(ValueError, match=r"is no trace that torch\.profiler has exported"):
-        q7x2.add_to_trace(path, hook)
+        q7x2.observe.add_to_trace(path, hook)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         torch.ones(3).sum()
     profiler.export_chrome_trace(str(path))
     with pytest.raises(ValueError, match=r"call hook\.trace\(\) before the step"):
-        q7x2.add_to_trace(path, hook)
+        q7x2.observe.add_to_trace(path, hook)
     before = path.read_bytes()
-    assert q7x2.add_to_trace(path) == 0
+    assert q7x2.observe.add_to_trace(path) == 0
     assert len(path.read_bytes()) <= len(before)  # no operations, and JSON without spaces
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+from datetime import timedelta
 from typing import Any
 
 import harness
@@ -25,26 +26,26 @@ ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no late updates")
 PLAIN: dict[str, Any] = {"timeout": 50.0}
 
 
-def made(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.LateUpdates]:
+def made(lr: float = 0.05, **options: Any) -> tuple[nn.Module, q7x2.late.StaleSGD]:
     model = net()
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    return model, q7x2.LateUpdates(model, sgd, **PLAIN | options)
+    return model, q7x2.late.StaleSGD(model, sgd, **PLAIN | options)
 
 
-def weight(lr: float = 1.0, **options: Any) -> tuple[nn.Linear, q7x2.LateUpdates]:
+def weight(lr: float = 1.0, **options: Any) -> tuple[nn.Linear, q7x2.late.StaleSGD]:
     """A model of one weight, which is 0."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    return model, q7x2.LateUpdates(model, sgd, **PLAIN | options)
+    return model, q7x2.late.StaleSGD(model, sgd, **PLAIN | options)
 
 
-def give(model: nn.Linear, late: q7x2.LateUpdates, gradient: float, samples: float = 1.0) -> None:
+def give(model: nn.Linear, late: q7x2.late.StaleSGD, gradient: float, samples: float = 1.0) -> None:
     model.weight.grad = torch.full((1, 1), gradient)
     late.step(samples)
 
 
-def train(model: nn.Module, late: q7x2.LateUpdates, versions: int, first: int = 0) -> None:
+def train(model: nn.Module, late: q7x2.late.StaleSGD, versions: int, first: int = 0) -> None:
     step = first
     while late.version < versions:
         x, y = batch(dist.get_rank(), step)
@@ -103,7 +104,7 @@ def test_buffered_applies_the_mean_of_the_first_ones() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_epochs_are_steps_with_the_batches_of_all_ranks(world_size: int) -> None:
-    model, late = made(mode="epochs", every=2)
+    model, late = made(mode="epochs", send_every=2)
     train(model, late, 3)
     assert (late.stats.steps, late.stats.sent, late.stats.largest_staleness) == (6, 3, 0)
     late.finish()
@@ -174,7 +175,7 @@ def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None:
-    follow = q7x2.FollowLag(buffered=2.4, epochs=2.5, margin=0.1, hold=1)
+    follow = q7x2.late.FollowLag(buffered=2.4, epochs=2.5, margin=0.1, hold=1)
     model, late = weight(lr=0.01, mode=follow)
     rank = dist.get_rank()
     if rank == 1:
@@ -186,7 +187,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
         give(model, late, 1.0)
         assert late.mode == "epochs"
     late.sync()
-    assert late.lag == q7x2.LagFacts(5, "epochs", 0, 1.0, 2.0)
+    assert late.lag == q7x2.late.LagFacts(5, "epochs", 0, 1.0, 2.0)
     # In epochs the times of backwards count: rank 2's lag falls by a quarter of what is above 1.
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
@@ -205,7 +206,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
 def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
-    def choose(facts: q7x2.LagFacts) -> str:
+    def choose(facts: q7x2.late.LagFacts) -> str:
         return "eager" if facts.version == 0 or dist.get_rank() == 0 else "buffered"
 
     model, late = weight(mode=choose)
@@ -225,7 +226,7 @@ def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
 def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
-    options = {"mode": "epochs", "every": 2}
+    options = {"mode": "epochs", "send_every": 2}
     model, late = made(**options)
     train(model, late, 3)
     late.sync()
@@ -235,7 +236,7 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
     sgd = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
     again.load_state_dict(saved[0])
     sgd.load_state_dict(saved[1])
-    resumed = q7x2.LateUpdates(again, sgd, **PLAIN | options, state=state)
+    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options, state=state)
     assert (resumed.version, resumed.history) == (3, late.history)
     for each, trained in ((late, model), (resumed, again)):
         train(trained, each, 6, first=6)
@@ -248,7 +249,7 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
 def test_what_has_been_added_up_is_applied_before_a_sync() -> None:
-    model, late = weight(mode="epochs", every=3)
+    model, late = weight(mode="epochs", send_every=3)
     rank = dist.get_rank()
     for _ in range(1 + rank):
         give(model, late, 1.0 + rank)
@@ -287,8 +288,8 @@ def body_lose_a_rank(victim: int, shared: str) -> None:
         train(model, late, 10_000)
     dist.shrink_group([victim])
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        q7x2.LateUpdates(model, late.optimizer, **PLAIN, state=state)
-    late = q7x2.LateUpdates(model, late.optimizer, **PLAIN)
+        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN, state=state)
+    late = q7x2.late.StaleSGD(model, late.optimizer, **PLAIN)
     train(model, late, 6)
     late.finish()
     assert_same_on_all_ranks([flat(model)])
@@ -324,17 +325,18 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("mode must be one of eager, buffered, epochs", {"mode": "lazy"}),
         ("buffer must be at most 2", {"buffer": 3}),
         ("buffer must be at least 1", {"buffer": 0}),
-        ("every must be at least 1", {"every": 0}),
+        ("send_every must be at least 1", {"send_every": 0}),
         ("staleness must not be negative", {"staleness": -1}),
         ("discount must be True or False", {"discount": 2}),
         ("timeout must be positive", {"timeout": 0.0}),
-        ("the same LateUpdates, but rank 0", {"every": 1 + dist.get_rank()}),
-        ("the same LateUpdates, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
+        ("timeout must be positive", {"timeout": timedelta(0)}),
+        ("the same StaleSGD, but rank 0", {"send_every": 1 + dist.get_rank()}),
+        ("the same StaleSGD, but rank 0", {"mode": ("eager", "epochs")[dist.get_rank()]}),
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
-        q7x2.LateUpdates(net(), None)  # type: ignore[arg-type]
+        q7x2.late.StaleSGD(net(), None)  # type: ignore[arg-type]
     _, late = weight()
     with pytest.raises(ValueError, match="samples must be positive"):
         late.step(samples=0)

@@ -116,12 +116,12 @@ def test_the_lag_of_a_slow_rank_is_how_much_slower_it_is(mode: str) -> None:
 # ---- modes ---------------------------------------------------------------------------------------
 
 
-def facts(lag: float, mode: str, since: int = 100) -> q7x2.LagFacts:
-    return q7x2.LagFacts(1000, mode, since, lag, 0.0)
+def facts(lag: float, mode: str, since: int = 100) -> q7x2.late.LagFacts:
+    return q7x2.late.LagFacts(1000, mode, since, lag, 0.0)
 
 
 def test_a_mode_follows_the_lag_with_a_margin() -> None:
-    follow = q7x2.FollowLag(buffered=3, epochs=10, margin=0.5, hold=5)
+    follow = q7x2.late.FollowLag(buffered=3, epochs=10, margin=0.5, hold=5)
     cases = {
         "eager": [(2.9, "eager"), (3.1, "buffered"), (11, "epochs")],
         "buffered": [(1.4, "eager"), (1.6, "buffered"), (9, "buffered"), (11, "epochs")],
@@ -134,7 +134,7 @@ def test_a_mode_follows_the_lag_with_a_margin() -> None:
 
 
 def test_a_lag_that_swings_around_a_limit_switches_once() -> None:
-    follow, mode, switches = q7x2.FollowLag(hold=1), "eager", 0
+    follow, mode, switches = q7x2.late.FollowLag(hold=1), "eager", 0
     for turn in range(100):
         wanted = follow(facts(3.0 + 0.3 * (-1) ** turn, mode))
         switches += wanted != mode
@@ -143,7 +143,7 @@ def test_a_lag_that_swings_around_a_limit_switches_once() -> None:
 
 
 def test_the_history_and_its_state() -> None:
-    each = log(q7x2.FollowLag(buffered=2, epochs=8, hold=2), staleness=40)
+    each = log(q7x2.late.FollowLag(buffered=2, epochs=8, hold=2), staleness=40)
     for _ in range(30):
         for rank in range(3):
             entry(each, rank)
@@ -152,7 +152,7 @@ def test_the_history_and_its_state() -> None:
     assert each.history[1].spread == pytest.approx(40 / 3)
     each.settle()
     saved = json.loads(json.dumps(each.state))
-    again = Log(4, 40, 2, mode_of(q7x2.FollowLag(buffered=2, epochs=8, hold=2)), saved)
+    again = Log(4, 40, 2, mode_of(q7x2.late.FollowLag(buffered=2, epochs=8, hold=2)), saved)
     assert again.state == saved
     assert again.facts == each.facts
     other = Log(4, 40, 2, mode_of("buffered"), saved)
@@ -168,7 +168,7 @@ def test_mistakes_in_modes() -> None:
         ("hold must be at least 1", {"hold": 0}),
     ):
         with pytest.raises(ValueError, match=error):
-            q7x2.FollowLag(**options)
+            q7x2.late.FollowLag(**options)
     with pytest.raises(ValueError, match="mode must be one of eager, buffered, epochs"):
         mode_of("lazy")
     with pytest.raises(ValueError, match="mode must be one of"):

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import harness
@@ -35,19 +36,19 @@ def batch(part: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.tanh(x[:, :8])
 
 
-def made(**options: Any) -> tuple[nn.Module, q7x2.Quorum]:
+def made(**options: Any) -> tuple[nn.Module, q7x2.late.QuorumSGD]:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return model, q7x2.Quorum(model, optimizer, **PLAIN | options)
+    return model, q7x2.late.QuorumSGD(model, optimizer, **PLAIN | options)
 
 
-def backward(model: nn.Module, quorum: q7x2.Quorum) -> None:
+def backward(model: nn.Module, quorum: q7x2.late.QuorumSGD) -> None:
     for part in quorum.parts:
         x, y = batch(part.index, quorum.steps)
         (nn.functional.mse_loss(model(x), y) * part.weight).backward()
 
 
-def train(model: nn.Module, quorum: q7x2.Quorum, steps: int) -> None:
+def train(model: nn.Module, quorum: q7x2.late.QuorumSGD, steps: int) -> None:
     while quorum.steps < steps:
         backward(model, quorum)
         quorum.step()
@@ -86,7 +87,7 @@ def test_steps_of_all_ranks_are_those_of_one_process_with_all_batches(world_size
 def test_gradients_are_weighted_by_samples() -> None:
     model = nn.Linear(2, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    quorum = q7x2.Quorum(model, sgd, need=3, timeout=40.0)
+    quorum = q7x2.late.QuorumSGD(model, sgd, need=3, timeout=40.0)
     before = model.weight.detach().clone()
     rank = dist.get_rank()
     model.weight.grad = torch.full((1, 2), float(rank))
@@ -117,7 +118,9 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
 def test_what_becomes_of_a_late_gradient(late: str) -> None:
     model = nn.Linear(1, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    quorum = q7x2.Quorum(model, sgd, need=2, late=late, grace=0.0, takeover=20.0, timeout=40.0)
+    quorum = q7x2.late.QuorumSGD(
+        model, sgd, need=2, late=late, grace=0.0, takeover=20.0, timeout=40.0
+    )
     start = model.weight.detach().clone()
 
     def step(gradient: float) -> None:
@@ -304,7 +307,7 @@ def body_lose_a_rank(victim: int) -> None:
     with pytest.raises(dist.DistBackendError):
         train(model, quorum, 1000)
     dist.shrink_group([victim])
-    quorum = q7x2.Quorum(model, quorum.optimizer, **PLAIN, steps=3)
+    quorum = q7x2.late.QuorumSGD(model, quorum.optimizer, **PLAIN, steps=3)
     train(model, quorum, 6)
     quorum.finish()
     assert_same_on_all_ranks([flat(model)])
@@ -356,14 +359,15 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("grace must not be negative", {"grace": -1.0}),
         ("takeover must be positive", {"takeover": 0.0}),
         ("timeout must be positive", {"timeout": 0.0}),
+        ("timeout must be positive", {"timeout": timedelta(0)}),
         ("late must be one of drop, keep", {"late": "lose"}),
         ("'drop' with copies", {"late": "keep", "copies": 2}),
-        ("the same Quorum, but rank 0", {"need": 2 + (dist.get_rank() == 1)}),
+        ("the same QuorumSGD, but rank 0", {"need": 2 + (dist.get_rank() == 1)}),
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
-        q7x2.Quorum(net(), None)  # type: ignore[arg-type]
+        q7x2.late.QuorumSGD(net(), None)  # type: ignore[arg-type]
 
 
 @ONLY_Q7X2
@@ -376,7 +380,7 @@ def test_two_ranks_are_no_quorum() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_again() -> None:
-    model, quorum = made(need=3, timeout=0.5)
+    model, quorum = made(need=3, timeout=timedelta(seconds=0.5))
     backward(model, quorum)
     if dist.get_rank() != 2:
         with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):

@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 import torch
 from pairs import nightly
-from q7x2.late.quorum_code import Code
+from q7x2.late import GradientCode
 
 
 @pytest.mark.parametrize(("ranks", "copies"), [(4, 2), (6, 3), (5, 2), (7, 3), (4, 4), (3, 1)])
 def test_any_ranks_but_copies_less_one_have_the_exact_sum(ranks: int, copies: int) -> None:
-    code = Code(ranks, copies)
+    code = GradientCode(ranks, copies)
     parts = torch.randn(ranks, 100, generator=torch.Generator().manual_seed(0))
     sums = []
     for rank in range(ranks):
@@ -39,7 +39,7 @@ def test_every_code_decodes_sums_of_float32(ranks: int) -> None:
     generator = torch.Generator().manual_seed(ranks)
     choose = random.Random(ranks)
     for copies in range(1, ranks + 1):
-        code = Code(ranks, copies)
+        code = GradientCode(ranks, copies)
         parts = torch.randn(ranks, 50, generator=generator)
         exact = parts.double().sum(0)
         sums = []
@@ -60,6 +60,6 @@ def test_every_code_decodes_sums_of_float32(ranks: int) -> None:
 
 def test_a_code_that_loses_precision_is_refused() -> None:
     with pytest.raises(ValueError, match=r"copies=13 of 32 ranks.*one of 1, 2, 4, 8, 16, 32"):
-        Code(32, 13)
-    assert Code(32, 2).amplification == 1
-    assert Code(33, 2).amplification < 10
+        GradientCode(32, 13)
+    assert GradientCode(32, 2).amplification == 1
+    assert GradientCode(33, 2).amplification < 10

@@ -190,7 +190,7 @@ def test_ranks_that_differ_in_what_no_size_shows(tmp_path: pathlib.Path) -> None
     body = """
     import q7x2
 
-    with q7x2.algorithm("ring" if rank == 0 else "sra"):
+    with q7x2.collectives.algorithm("ring" if rank == 0 else "sra"):
         call(dist.all_reduce, torch.ones(100))
     call(dist.barrier)
     """

@@ -31,7 +31,7 @@ def group() -> object:
 @pytest.mark.usefixtures("group")
 def test_prometheus_scrapes_the_counters() -> None:
     pytest.importorskip("prometheus_client")
-    server = q7x2.serve_metrics(0)
+    server = q7x2.observe.serve_metrics(0)
     try:
         url = f"http://127.0.0.1:{server.port}/metrics"
         page = page_at(url)
@@ -59,7 +59,7 @@ def test_prometheus_scrapes_the_counters() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"pip install 'q7x2\[metrics\]'"):
-        q7x2.serve_metrics(0)
+        q7x2.observe.serve_metrics(0)
 
 
 class Writer:
@@ -73,7 +73,7 @@ class Writer:
 @pytest.mark.usefixtures("group")
 def test_tensorboard_gets_differences() -> None:
     writer = Writer()
-    scalars = q7x2.Scalars(writer, "a")
+    scalars = q7x2.observe.Scalars(writer, "a")
     dist.all_reduce(torch.ones(10))
     scalars.log(7)
     scalars.log(8)
@@ -85,7 +85,7 @@ def test_tensorboard_gets_differences() -> None:
     scalars.log(9)
     assert writer.written["a/operations", 9] == 1
     with pytest.raises(TypeError, match="add_scalar"):
-        q7x2.Scalars(object())
+        q7x2.observe.Scalars(object())
 
 
 def test_the_last_seconds_of_a_job(

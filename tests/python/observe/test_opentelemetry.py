@@ -48,7 +48,7 @@ def test_a_reader_gets_the_counters() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     for _ in range(2):  # the second call changes nothing
-        q7x2.export_to_opentelemetry(meter_provider=provider)
+        q7x2.observe.export_to_opentelemetry(meter_provider=provider)
     found = collected(reader)
     (point,) = [
         each
@@ -75,8 +75,8 @@ def test_names_are_those_of_prometheus() -> None:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
     reader = InMemoryMetricReader()
-    q7x2.export_to_opentelemetry(meter_provider=MeterProvider([reader]))
-    server = q7x2.serve_metrics(0)
+    q7x2.observe.export_to_opentelemetry(meter_provider=MeterProvider([reader]))
+    server = q7x2.observe.serve_metrics(0)
     try:
         url = f"http://127.0.0.1:{server.port}/metrics"
         page = page_at(url)
@@ -97,7 +97,7 @@ def test_each_step_is_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    q7x2.export_to_opentelemetry(tracer_provider=provider)
+    q7x2.observe.export_to_opentelemetry(tracer_provider=provider)
     q7x2.log_step(0.75)
     q7x2.log_step(0.5)
     q7x2.log_step()
@@ -156,4 +156,4 @@ def test_a_wrong_value_of_the_variable_is_an_error() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"pip install 'q7x2\[opentelemetry\]'"):
-        q7x2.export_to_opentelemetry()
+        q7x2.observe.export_to_opentelemetry()

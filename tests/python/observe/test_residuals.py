@@ -84,7 +84,7 @@ def test_every_second_step_is_measured() -> None:
 
 @pytest.mark.ranks(2)
 def test_sampling_is_invisible_to_policies_and_changes_no_bit() -> None:
-    decisions = {0: q7x2.Decision(), 2: treated(), 3: q7x2.Decision()}
+    decisions = {0: q7x2.policy.Decision(), 2: treated(), 3: q7x2.policy.Decision()}
     results = []
     for every in ("0", "1"):
         policy = Script(decisions)
@@ -146,7 +146,7 @@ def test_metrics_have_the_last_measurement() -> None:
     number = hook.number
     measured = last_measured(number)
     writer = Writer()
-    q7x2.Scalars(writer).log(0)
+    q7x2.observe.Scalars(writer).log(0)
     assert writer.written[f"q7x2/relative_error/Quantize_{number}"] == measured["relative_error"]
     pytest.importorskip("prometheus_client")
     from q7x2.observe.metrics import Collector

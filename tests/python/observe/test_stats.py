@@ -47,7 +47,7 @@ def warm_up(tensor: torch.Tensor) -> None:
 @pytest.mark.ranks(2, 3, 4)
 def test_a_ring_sends_what_a_ring_must_send(world_size: int) -> None:
     tensor = torch.ones(ELEMENTS)
-    with q7x2.algorithm("ring"):
+    with q7x2.collectives.algorithm("ring"):
         warm_up(tensor)
         for _ in range(5):
             dist.all_reduce(tensor)
@@ -117,7 +117,7 @@ def test_quantiles_are_in_order() -> None:
 @pytest.mark.parametrize("codec", ["none", "int8", "topk:0.05"])
 def test_phases_are_no_longer_than_the_operation(codec: str) -> None:
     for elements in (1, 1000, 300_000):
-        q7x2.all_reduce(torch.randn(elements), codec)
+        q7x2.all_reduce(torch.randn(elements), codec=codec)
     entries = [e for e in q7x2.flight_recorder() if not e["q7x2"].get("internal")]
     for entry in entries:
         mine = entry["q7x2"]

@@ -89,10 +89,12 @@ def test_prices_are_those_of_the_page() -> None:
         assert price_of(unmeasured) is None
 
 
-def advice(*measured: tuple[q7x2.HookOptions, float]) -> q7x2.Advice:
-    proposals = [q7x2.Proposal(hook, 25, seconds, 1, 1, 1, True) for hook, seconds in measured]
+def advice(*measured: tuple[q7x2.hooks.HookOptions, float]) -> q7x2.optim.Advice:
+    proposals = [
+        q7x2.optim.Proposal(hook, 25, seconds, 1, 1, 1, True) for hook, seconds in measured
+    ]
     dense = min(s for hook, s in measured if hook == q7x2.Allreduce())
-    return q7x2.Advice(proposals, 1.0, 1000, dense, 0.1)
+    return q7x2.optim.Advice(proposals, 1.0, 1000, dense, 0.1)
 
 
 def test_of_equally_fast_hooks_the_one_with_the_lower_price_is_best() -> None:

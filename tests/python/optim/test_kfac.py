@@ -103,7 +103,7 @@ def test_a_step_solves_the_damped_kronecker_system(world_size: int) -> None:
     ddp = DDP(model)
     by_hand = copy.deepcopy(model).double()
     factors = factors_by_hand(by_hand, 0, world_size)
-    optimizer = q7x2.KFAC(ddp, lr, damping=damping, **PLAIN)
+    optimizer = q7x2.optim.KFAC(ddp, lr, damping=damping, **PLAIN)
     assert optimizer.layers == ["0", "4", "6"]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     backward(ddp, 0)
@@ -132,8 +132,8 @@ def test_accumulated_gradients_and_a_scaled_loss_give_the_same_factors() -> None
     x, y = batch(dist.get_rank(), 0)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     optimizers = [
-        q7x2.KFAC(whole, 0.1, **PLAIN),
-        q7x2.KFAC(parts, 0.1, scaler=scaler, **PLAIN),
+        q7x2.optim.KFAC(whole, 0.1, **PLAIN),
+        q7x2.optim.KFAC(parts, 0.1, scaler=scaler, **PLAIN),
     ]
     nn.functional.cross_entropy(whole(x), y).backward()
     for half in (slice(0, 3), slice(3, 6)):
@@ -160,7 +160,7 @@ def test_accumulated_gradients_and_a_scaled_loss_give_the_same_factors() -> None
 @pytest.mark.ranks(3)
 def test_replicas_share_bits_with_a_hook_and_a_tolerance(world_size: int) -> None:
     ddp, _ = attached(q7x2.Quantize("int8"), net())
-    optimizer = q7x2.KFAC(
+    optimizer = q7x2.optim.KFAC(
         ddp, 0.05, inverses_every=2, factors_every=2, tolerance=0.02, weight_decay=1e-3
     )
     losses = []
@@ -199,7 +199,7 @@ def test_large_inverses_are_divided_among_the_ranks() -> None:
 @pytest.mark.ranks(2)
 def test_a_layer_that_no_rank_uses_takes_steps_of_sgd() -> None:
     model = nn.ModuleDict({"used": nn.Linear(3, 2), "unused": nn.Linear(3, 2)})
-    optimizer = q7x2.KFAC(model, 0.1, **PLAIN)
+    optimizer = q7x2.optim.KFAC(model, 0.1, **PLAIN)
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(7))
     if dist.get_rank() == 0:  # the other one has no statistics
         model["used"](x).square().mean().backward()
@@ -228,11 +228,11 @@ def test_a_layer_that_no_rank_uses_takes_steps_of_sgd() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.ranks(2)
 def test_training_goes_on_from_a_state_with_the_same_bits(dtype: torch.dtype) -> None:
-    def made(model: nn.Module) -> tuple[DDP, q7x2.KFAC]:
+    def made(model: nn.Module) -> tuple[DDP, q7x2.optim.KFAC]:
         ddp = DDP(model)
-        return ddp, q7x2.KFAC(ddp, 0.05, inverses_every=3, factors_every=2, tolerance=0.01)
+        return ddp, q7x2.optim.KFAC(ddp, 0.05, inverses_every=3, factors_every=2, tolerance=0.01)
 
-    def trained(ddp: DDP, optimizer: q7x2.KFAC, steps: range) -> None:
+    def trained(ddp: DDP, optimizer: q7x2.optim.KFAC, steps: range) -> None:
         for step in steps:
             x, y = batch(dist.get_rank(), step)
             nn.functional.cross_entropy(ddp(x.to(dtype)).float(), y).backward()
@@ -256,7 +256,7 @@ def test_training_goes_on_from_a_state_with_the_same_bits(dtype: torch.dtype) ->
 @pytest.mark.ranks(2)
 def test_a_factor_that_is_not_finite_raises_on_all_ranks_and_changes_nothing() -> None:
     model = net()
-    optimizer = q7x2.KFAC(DDP(model), 0.1)
+    optimizer = q7x2.optim.KFAC(DDP(model), 0.1)
     before = flat(model)
     backward(model, 0, scale=math.inf if dist.get_rank() == 1 else 1.0)
     with pytest.raises(FloatingPointError, match="output factor of layer '0' has Inf or NaN"):
@@ -282,6 +282,6 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("the same KFAC, but rank 0", {"inverses_every": 10 + dist.get_rank()}),
     ):
         with pytest.raises(ValueError, match=error):
-            q7x2.KFAC(model, **{"lr": 0.1} | options)
+            q7x2.optim.KFAC(model, **{"lr": 0.1} | options)
     with pytest.raises(TypeError, match="model must be of type Module"):
-        q7x2.KFAC(list(model.parameters()), 0.1)  # type: ignore[arg-type]
+        q7x2.optim.KFAC(list(model.parameters()), 0.1)  # type: ignore[arg-type]

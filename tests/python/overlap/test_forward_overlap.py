@@ -29,7 +29,7 @@ from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks, fla
 pytestmark = pytest.mark.beyond("gloo", "a reduce-scatter sums in another order than an all-reduce")
 
 
-EARLY = q7x2.ForwardOverlap(chunk_bytes=8 << 10, window=1, early=0.6)
+EARLY = q7x2.overlap.OverlapOptions(chunk_bytes=8 << 10, window=1, early=0.6)
 
 
 class Wide(nn.Module):
@@ -63,7 +63,7 @@ def check_bits() -> None:
         pair.train(range(4))
         pair.assert_equal((make.__name__, overlap))
         assert pair.attached.stats.steps == 3  # the first one is DDP's
-    few = q7x2.ForwardOverlap(chunk_bytes=1 << 20, window=2)
+    few = q7x2.overlap.OverlapOptions(chunk_bytes=1 << 20, window=2)
     pair = Pair(adamw, wide, few, bucket_cap_mb=25, gradient_as_bucket_view=True)
     pair.train(range(3))
     pair.assert_equal("wide")

@@ -1,4 +1,4 @@
-"""How the options of ForwardOverlap are chosen: the simulation, the measurement, the timeline."""
+"""How the options of OverlapOptions are chosen: the simulation, the measurement, the timeline."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def large(latency: float) -> StepCosts:
 
 
 def test_the_fastest_candidate_with_the_fewest_chunks_is_chosen() -> None:
-    candidates, moments = choose(large(1e-4), q7x2.ForwardOverlap(), 4)
+    candidates, moments = choose(large(1e-4), q7x2.overlap.OverlapOptions(), 4)
     best = candidates[0]
     assert len(candidates) > 10
     assert best.chunks > 1
@@ -123,16 +123,18 @@ def test_the_fastest_candidate_with_the_fewest_chunks_is_chosen() -> None:
 
 
 def test_where_messages_are_slow_to_begin_there_are_few_chunks() -> None:
-    few, many = (choose(large(x), q7x2.ForwardOverlap(), 4)[0][0].chunks for x in (0.3, 1e-5))
+    few, many = (
+        choose(large(x), q7x2.overlap.OverlapOptions(), 4)[0][0].chunks for x in (0.3, 1e-5)
+    )
     assert few < many
 
 
 def test_given_options_are_kept() -> None:
-    options = q7x2.ForwardOverlap(chunk_bytes=3 << 20, early=None)
+    options = q7x2.overlap.OverlapOptions(chunk_bytes=3 << 20, early=None)
     candidates, _ = choose(large(1e-3), options, 4)
     assert {each.chunk_bytes for each in candidates} == {3 << 20}
     assert len({each.early for each in candidates}) > 1
-    candidates, _ = choose(large(1e-3), q7x2.ForwardOverlap(window=3), 4)
+    candidates, _ = choose(large(1e-3), q7x2.overlap.OverlapOptions(window=3), 4)
     assert {(each.window, each.early) for each in candidates} == {(3, 0.0)}
 
 
@@ -186,7 +188,7 @@ def test_in_every_second_step_all_reduces_wait_for_the_end_of_backward() -> None
     cpu = torch.device("cpu")
     group = dist.group.WORLD
     assert group is not None
-    first = FirstSteps(q7x2.ForwardOverlap(), names, group, cpu)
+    first = FirstSteps(q7x2.overlap.OverlapOptions(), names, group, cpu)
     for backward in range(FIRST):
         assert not first.are_over
         first.begin_forward()
@@ -239,7 +241,7 @@ def check_chosen(pair: Pair, steps: int) -> None:
     timeout=120,
 )
 def test_weights_have_the_bits_of_ddp_whatever_is_chosen(early: float | None) -> None:
-    pair = Pair(adamw, overlap=q7x2.ForwardOverlap(early=early))
+    pair = Pair(adamw, overlap=q7x2.overlap.OverlapOptions(early=early))
     steps = FIRST + 10
     pair.train(range(FIRST))
     assert pair.attached.timeline is None
@@ -321,7 +323,7 @@ def _fail(_: torch.Tensor) -> None:
 
 def timeline() -> ForwardTimeline:
     made = costs()
-    candidates, moments = choose(made, q7x2.ForwardOverlap(), 2)
+    candidates, moments = choose(made, q7x2.overlap.OverlapOptions(), 2)
     measured = [Moments(each.parameter, each.bytes, 1, 2, 3, 4, 5) for each in moments]
     return ForwardTimeline(made, tuple(candidates), tuple(moments), tuple(measured), 4.4)
 

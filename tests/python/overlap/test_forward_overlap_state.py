@@ -158,7 +158,7 @@ def test_optimizers_that_are_not_elementwise_are_refused() -> None:
         (torch.optim.LBFGS, "it needs a closure"),
     ):
         model = net()
-        with pytest.raises(q7x2.NotElementwiseError, match=why):
+        with pytest.raises(q7x2.overlap.NotElementwiseError, match=why):
             attach(model, make(model.parameters()))
     # In torch 2.11 Adagrad makes its state at once, and steps only on parameters that it knows.
     adagrad = torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))])
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("no compressing hook does", {"hook": q7x2.Quantize("int8")}),
         ("no compressing hook does", {"hook": q7x2.Allreduce(dtype=torch.bfloat16)}),
         ("takes no scaler", {"scaler": scaler}),
-        ("takes no policy", {"policy": q7x2.Accumulate(2)}),
+        ("takes no policy", {"policy": q7x2.policy.Accumulate(2)}),
         ("takes no threads", {"threads": 2}),
         ("without find_unused_parameters", {"unused": True}),
     ):
@@ -203,13 +203,13 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="has sparse gradients"):
         attach(sparse, sgd(sparse))
     with pytest.raises(ValueError, match="the same overlap, but rank 0"):
-        attach(model, sgd(model), overlap=q7x2.ForwardOverlap(window=1 + dist.get_rank()))
+        attach(model, sgd(model), overlap=q7x2.overlap.OverlapOptions(window=1 + dist.get_rank()))
     with pytest.raises(TypeError, match="needs a DistributedDataParallel"):
         q7x2.attach(model, q7x2.Allreduce(), overlap="forward", optimizer=sgd(model))  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="chunk_bytes must be at least 1024"):
-        q7x2.ForwardOverlap(chunk_bytes=1)
+        q7x2.overlap.OverlapOptions(chunk_bytes=1)
     with pytest.raises(ValueError, match="early must be from 0 to 1"):
-        q7x2.ForwardOverlap(early=2)
+        q7x2.overlap.OverlapOptions(early=2)
 
 
 # ---- the layout ----------------------------------------------------------------------------------

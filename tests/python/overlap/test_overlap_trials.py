@@ -148,7 +148,7 @@ def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Pa
         assert str(decision) in str(timeline)
         path = tmp_path / f"timeline{dist.get_rank()}.json"
         timeline.save(path)
-        assert q7x2.ForwardTimeline.load(path) == timeline
+        assert q7x2.overlap.ForwardTimeline.load(path) == timeline
 
         slow[0] = False
         while len(pair.attached.decisions) < 2:
@@ -166,7 +166,7 @@ def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Pa
 @pytest.mark.ranks(2, env=RING, stays=True, deadline=240, timeout=120)
 def test_without_overlap_everything_is_as_with_ddp() -> None:
     """Accumulated gradients, a saved and a loaded state, clipping, detach."""
-    pair = Pair(adamw, overlap=q7x2.ForwardOverlap(chunk_bytes=4 << 20))
+    pair = Pair(adamw, overlap=q7x2.overlap.OverlapOptions(chunk_bytes=4 << 20))
     timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
     pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert not pair.attached.decisions[-1].overlaps

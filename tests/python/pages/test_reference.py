@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 import q7x2
 from harness import ROOT
-from q7x2 import cli, optim
+from q7x2 import cli
 
 PAGE = (ROOT / "docs" / "reference.md").read_text()
 HOOKS = ("Allreduce", "Quantize", "PowerSGD", "TopK", "OneBit", "SignSGD", "EF21", "Compose")
-HOOKS += ("Compressed", "BlockSparse")
+HOOKS += ("hooks.Compressed", "BlockSparse")
 
 
 def section(title: str) -> str:
@@ -78,18 +79,20 @@ def signature(function: Any, name: str) -> str:
 
 def calls() -> Iterator[tuple[str, str, Any]]:
     """Section, name and object of everything whose signature the page has."""
-    for name in (*HOOKS, "Sharded"):
-        yield "Hooks", f"q7x2.{name}", getattr(q7x2, name)
-    for name in ("ErrorBudget", "BitAllocation", "Accordion", "Accumulate", "advise"):
-        yield "Policies", f"q7x2.{name}", getattr(q7x2, name)
-    for name in ("LateUpdates", "FollowLag", "MicroBatches"):
-        yield "Late workers", f"q7x2.{name}", getattr(q7x2, name)
-    for name in ("OneBitAdam", "DistributedLion"):
-        yield "Optimizers with a hook", f"q7x2.optim.{name}", getattr(optim, name)
-    for name in ("ColwiseOverlap", "RowwiseOverlap"):
-        yield "Parallel styles", f"q7x2.{name}", getattr(q7x2, name)
-    for name in ("attach", "all_reduce", "reduce_scatter", "all_gather", "tune"):
-        yield "Calls", f"q7x2.{name}", getattr(q7x2, name)
+    coded = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
+    for title, names in {
+        "Hooks": (*HOOKS, "Sharded"),
+        "Policies": (
+            *("policy.ErrorBudget", "policy.BitAllocation", "policy.Accordion"),
+            *("policy.Accumulate", "advise"),
+        ),
+        "Late workers": ("late.StaleSGD", "late.FollowLag", "cadence.MicroBatches"),
+        "Optimizers with a hook": ("optim.OneBitAdam", "optim.DistributedLion"),
+        "Parallel styles": ("tensor_parallel.ColwiseOverlap", "tensor_parallel.RowwiseOverlap"),
+        "Calls": ("attach", *coded, "tune"),
+    }.items():
+        for name in names:
+            yield title, f"q7x2.{name}", operator.attrgetter(name)(q7x2)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +112,10 @@ def test_every_public_hook_has_a_signature() -> None:
     asked = ("lanes", "factory", "recipe")  # of every HookOptions
     classes = {
         name
-        for name in q7x2.__all__
-        if name != "HookOptions" and all(hasattr(getattr(q7x2, name), each) for each in asked)
+        for name in q7x2.hooks.__all__
+        if name != "HookOptions" and all(hasattr(getattr(q7x2.hooks, name), each) for each in asked)
     }
-    assert classes == set(HOOKS)
+    assert classes == {name.removeprefix("hooks.") for name in HOOKS}
 
 
 def test_options_of_groups() -> None:

@@ -139,7 +139,7 @@ def test_simulate_draws_a_timeline(tmp_path: Path) -> None:
 def test_unknown_algorithms_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--size", "1M", "--algorithm", "rung"]) == 1
     assert "did you mean 'ring'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="did you mean 'ring'"), q7x2.algorithm("rung"):
+    with pytest.raises(ValueError, match="did you mean 'ring'"), q7x2.collectives.algorithm("rung"):
         pass
 
 
@@ -147,7 +147,7 @@ def test_unknown_algorithms_are_refused(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.ranks(2, 3)
 def test_an_algorithm_for_one_block(world_size: int) -> None:
     for names in ("ring", "sra,aggregator:1", "ring"):
-        with q7x2.algorithm(names):
+        with q7x2.collectives.algorithm(names):
             tensor = torch.full((1000,), float(dist.get_rank()))
             dist.all_reduce(tensor)
             assert tensor.eq(world_size * (world_size - 1) / 2).all()
@@ -160,5 +160,5 @@ def test_an_algorithm_for_one_block(world_size: int) -> None:
 @pytest.mark.ranks(2, fresh=True)
 def test_algorithms_that_differ_between_ranks_are_an_error(world_size: int) -> None:
     names = ("ring", "direct")[dist.get_rank()]
-    with q7x2.algorithm(names), pytest.raises(dist.DistBackendError, match="disagree"):
+    with q7x2.collectives.algorithm(names), pytest.raises(dist.DistBackendError, match="disagree"):
         dist.all_reduce(torch.ones(1000))

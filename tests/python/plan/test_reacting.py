@@ -57,7 +57,7 @@ SCRIPT = """
         assert tensor.eq(world).all()
 
     def history():
-        (kind,) = [each for each in q7x2.plan_history() if each["bytes"] == tensor.nbytes]
+        (kind,) = [each for each in q7x2.plan.plan_history() if each["bytes"] == tensor.nbytes]
         return kind
 
     for _ in range(20):
@@ -115,7 +115,7 @@ PROCESSOR_SCRIPT = """
     tensor = torch.ones(1 << 22)
 
     def reasons():
-        (kind,) = [each for each in q7x2.plan_history() if each["bytes"] == tensor.nbytes]
+        (kind,) = [each for each in q7x2.plan.plan_history() if each["bytes"] == tensor.nbytes]
         return [each["reason"] for each in kind["rate_changes"]]
 
     def call_until(text, most):

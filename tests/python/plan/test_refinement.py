@@ -42,7 +42,7 @@ def history_of(group: dist.ProcessGroup, size: int = 4 * SIZE) -> dict[str, Any]
     size_class = 1 << (size - 1).bit_length()
     (kind,) = [
         each
-        for each in q7x2.plan_history(group)
+        for each in q7x2.plan.plan_history(group)
         if each["collective"] == "all_reduce" and each["bytes"] == size_class
     ]
     return kind

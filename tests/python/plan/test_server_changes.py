@@ -33,7 +33,7 @@ def body_late_server(port: int, shared: str) -> None:
     server_process.join(port, 2)
     assert q7x2.describe().servers == []
     pathlib.Path(f"{shared}/alone.{dist.get_rank()}").touch()
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(2, salt=0)
         await_file(f"{shared}/server")
         late = dist.new_group()
@@ -71,7 +71,7 @@ def body_successors(port: int, shared: str) -> None:
         given = [handles[member] for member in members]
         group = q7x2.reconfigure(str(members), given, timeout=30, group=group)
         tensor = integers(rank, 10_000, torch.float32)
-        with q7x2.algorithm("servers" if expected else "ring"):
+        with q7x2.collectives.algorithm("servers" if expected else "ring"):
             dist.all_reduce(tensor, group=group)
         assert_bits(tensor, sum(integers(member, 10_000, torch.float32) for member in members))
         assert served_calls(group) == expected
@@ -97,7 +97,7 @@ def test_a_group_that_follows_another_has_servers(job, new_pool, shared) -> None
 
 def body_shrink_without_a_store(port: int, shared: str) -> None:
     server_process.join(port, 3)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(3, salt=0)
     pathlib.Path(f"{shared}/{dist.get_rank()}").touch()
     await_file(f"{shared}/closed")
@@ -105,7 +105,7 @@ def body_shrink_without_a_store(port: int, shared: str) -> None:
     if dist.get_rank() != 2:
         with pytest.raises(dist.DistBackendError, match=r"q7x2\.reconfigure"):
             backend.shrink([2])
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(3, salt=1)
 
 
@@ -123,7 +123,7 @@ def test_a_shrink_without_a_store_is_refused_and_leaves_the_servers(job, new_poo
 
 def body_server_leaves(port: int, shared: str) -> tuple[int, list[Any]]:
     server_process.join(port, 3)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(3, salt=0)
         calls = 0
         while True:
@@ -177,7 +177,7 @@ def body_kills(port: int, shared: str, rounds: int) -> int:
     server_process.join(port, 3)
     calls = 0
     salt = 0
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         for round_ in range(rounds):
             await_file(f"{shared}/up.{round_}")
             group = dist.new_group()
@@ -236,7 +236,7 @@ def test_a_hundred_servers_killed(job, new_pool, shared) -> None:
 
 def body_a_rank_is_killed(port: int, shared: str) -> None:
     server_process.join(port, 3)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(3, salt=0)
         pathlib.Path(f"{shared}/served.{dist.get_rank()}").touch()
         while True:
@@ -261,7 +261,7 @@ def test_the_error_names_a_rank_that_dies(job, new_pool, shared) -> None:
 
 def body_stopped(port: int, shared: str) -> None:
     server_process.join(port, 2, timeout=NEVER)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(2, salt=0)
         meet()
         pathlib.Path(f"{shared}/served").touch()

@@ -24,7 +24,7 @@ CALLS = 5  # of each length
 
 def body_little_memory(port: int) -> None:
     server_process.join(port, 3)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         for salt in range(2):
             check_call(3, salt, SHORT)
             check_call(3, salt, LONG)
@@ -42,7 +42,7 @@ def test_calls_that_find_too_little_memory_are_made_by_the_ranks(job, new_pool) 
 
 def body_one_of_two_jobs(port: int, shared: str, name: str) -> dict[str, Any]:
     server_process.join(port, 2)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         for salt in range(CALLS):
             check_call(2, salt, SHORT)
             check_call(2, salt, LONG)

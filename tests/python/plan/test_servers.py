@@ -34,8 +34,8 @@ def body_integers(port: int) -> None:
     results = []
     for algorithm in ("servers", "servers:1", "ring", "recursive_doubling"):
         tensor = reals(rank, 100_003, torch.float32, 1)
-        with q7x2.algorithm(algorithm):
-            q7x2.all_reduce(tensor, "sumint32")
+        with q7x2.collectives.algorithm(algorithm):
+            q7x2.all_reduce(tensor, codec="sumint32")
         results.append(tensor)
     assert served_calls() == 4  # of two calls, the scales and the sums
     exact = sum(reals(r, 100_003, torch.float32, 1).double() for r in range(3))
@@ -61,7 +61,7 @@ def body_results(port: int, world_size: int, hosts: bool) -> None:
     server_process.join(port, world_size)
     rank = dist.get_rank()
     assert [server["name"] for server in q7x2.describe().servers] == ["s0", "s1"]
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             for size in (1, 1023, 100_003):
                 tensor = reals(rank, size, dtype)
@@ -94,13 +94,13 @@ def body_results(port: int, world_size: int, hosts: bool) -> None:
                 tensor, sum_in_rank_order(20_000, torch.float32, salt, world_size), ("async", salt)
             )
         assert served_calls() == before + 2 + world_size + 8
-        kinds = q7x2.plan_history()
+        kinds = q7x2.plan.plan_history()
         assert sum(kind["calls"] for kind in kinds if chosen(kind).startswith("servers:")) == (
             served_calls()
         )
-    with q7x2.algorithm("servers:1"):
+    with q7x2.collectives.algorithm("servers:1"):
         check_call(world_size, salt=5)
-    with q7x2.algorithm("ring"):
+    with q7x2.collectives.algorithm("ring"):
         dist.all_reduce(torch.ones(1000))
     assert served_calls() == before + 3 + world_size + 8
     dist.destroy_process_group()
@@ -140,7 +140,7 @@ def body_blocks(port: int) -> None:
                 total += part
             for _ in range(calls):
                 tensor = parts[rank].clone()
-                q7x2.all_reduce(tensor, "blocks")
+                q7x2.all_reduce(tensor, codec="blocks")
                 assert_bits(tensor, total.to(dtype))
     # What the call before was like decides: 2 of 3, 1 of 2, 1 of 2.
     assert served_calls() == 2 * 4
@@ -158,7 +158,7 @@ def body_measured(port: int) -> str:
 
     os.environ["Q7X2_HOST_ID"] = str(harness.current_rank())
     server_process.join(port, 2)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(2, salt=1)
     assert served_calls() == 1
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -183,7 +183,7 @@ def test_rates_of_servers_are_measured(job, new_pool) -> None:
 
 def body_without_servers(port: int) -> None:
     server_process.join(port, 2)
-    with q7x2.algorithm("servers"):
+    with q7x2.collectives.algorithm("servers"):
         check_call(2, salt=0)
     assert q7x2.describe().servers == []
     dist.destroy_process_group()

@@ -19,7 +19,7 @@ from values import assert_bits, assert_close, assert_same_on_all_ranks
 HOOKS = {
     "int4": q7x2.Quantize("int4:g=128"),
     "powersgd": q7x2.PowerSGD(rank=4, start_iter=0),
-    "cyclic": q7x2.Compressed("cyclic_top_k", {"ratio": 0.1}),
+    "cyclic": q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.1}),
     "dgc": q7x2.TopK(0.1, momentum=0.5, start_iter=0),
     "composed": q7x2.Compose({"layers.0": q7x2.Quantize("int2"), "*": q7x2.Quantize("int8")}),
 }
@@ -28,7 +28,7 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.ranks(2)
 def test_single_gradients_travel_whole_with_their_residuals(name: str) -> None:
-    whole = q7x2.Treatment(whole=True)
+    whole = q7x2.policy.Treatment(whole=True)
     policy = Script({0: treated(), 1: treated(_1=whole), 2: treated()})
     ddp, hook = given(HOOKS[name], policy)
     step_of(ddp, gradients_of(0))
@@ -50,7 +50,7 @@ def test_single_gradients_travel_whole_with_their_residuals(name: str) -> None:
 @pytest.mark.parametrize("all_of_them", [False, True])
 @pytest.mark.ranks(2)
 def test_skipped_gradients_wait_in_their_residuals(name: str, all_of_them: bool) -> None:
-    skip = q7x2.Treatment(skip=True)
+    skip = q7x2.policy.Treatment(skip=True)
     skipped = treated(_0=skip, _1=skip, _2=skip) if all_of_them else treated(_1=skip)
     ddp, hook = given(HOOKS[name], Script({0: treated(), 1: skipped, 2: treated()}))
     step_of(ddp, gradients_of(0))
@@ -85,7 +85,7 @@ def _sums(local: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.ranks(2)
 def test_facts_are_sums_over_the_ranks(dtype: torch.dtype) -> None:
-    policy = Script({0: treated(), 2: q7x2.Decision()})
+    policy = Script({0: treated(), 2: q7x2.policy.Decision()})
     model = Given(2).to(dtype)
     hook_options = q7x2.Quantize("int4:g=128", start_iter=1)
     ddp, hook = attached(hook_options, model, attach={"policy": policy})
@@ -126,7 +126,10 @@ def test_levels_change_from_step_to_step() -> None:
         ddp, hook = given(
             q7x2.Quantize("int4:g=128"),
             Script(
-                {0: treated(), 1: treated(**{f"_{i}": q7x2.Treatment(level) for i in range(3)})}
+                {
+                    0: treated(),
+                    1: treated(**{f"_{i}": q7x2.policy.Treatment(level) for i in range(3)}),
+                }
             ),
         )
         step_of(ddp, gradients_of(0))
@@ -143,7 +146,7 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     generator = torch.Generator().manual_seed(1)
     low = torch.randn(64, 2, generator=generator) @ torch.randn(2, 64, generator=generator)
     ranks = {0: 4, 6: 2, 8: 3}
-    policy = Script({s: treated(_0=q7x2.Treatment(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.Treatment(r)) for s, r in ranks.items()})
     hook_options = q7x2.PowerSGD(
         rank=4, start_iter=0, alternating=alternating, factors="fp32", use_error_feedback=False
     )
@@ -157,14 +160,14 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     its.load_state_dict(hook.state_dict())
     assert_bits(step_of(other, [low])[0], step_of(ddp, [low])[0])
     with pytest.raises(ValueError, match=r"expected a rank from 1 to 4, .* for layers\.0, got '5'"):
-        given(hook_options, Script({0: treated(_0=q7x2.Treatment(5))}))
+        given(hook_options, Script({0: treated(_0=q7x2.policy.Treatment(5))}))
 
 
 @pytest.mark.ranks(1)
 def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
-    skip, int2 = q7x2.Treatment(skip=True), q7x2.Treatment("int2")
+    skip, int2 = q7x2.policy.Treatment(skip=True), q7x2.policy.Treatment("int2")
     for hook, treatment, message in (
-        (q7x2.Quantize(), q7x2.Treatment("int9"), "int9"),
+        (q7x2.Quantize(), q7x2.policy.Treatment("int9"), "int9"),
         (q7x2.Quantize(use_error_feedback=False), skip, "only by a hook that keeps residuals"),
         (q7x2.TopK(0.1, momentum=0.9), skip, "only by a hook that keeps residuals"),
         (q7x2.EF21("int4"), skip, "a policy can only choose its compressor"),
@@ -174,25 +177,25 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
         with pytest.raises(ValueError, match=message):
             given(hook, Script({0: treated(_0=treatment)}))
     for policy, message in (
-        (q7x2.Accordion(8, 2), "expected a rank from 1 to 4"),
-        (q7x2.Accordion("int8", "int2"), "expected a rank from 1 to 4"),
-        (q7x2.ErrorBudget([1, 2, 8]), "expected a rank from 1 to 4"),
+        (q7x2.policy.Accordion(8, 2), "expected a rank from 1 to 4"),
+        (q7x2.policy.Accordion("int8", "int2"), "expected a rank from 1 to 4"),
+        (q7x2.policy.ErrorBudget([1, 2, 8]), "expected a rank from 1 to 4"),
     ):
         with pytest.raises(ValueError, match=message):
             given(q7x2.PowerSGD(rank=4), policy)
-    assert repr(q7x2.Accumulate(q7x2.FollowBandwidth(0.2))).startswith(
+    assert repr(q7x2.policy.Accumulate(q7x2.policy.FollowBandwidth(0.2))).startswith(
         "Accumulate(FollowBandwidth(share=0.2,"
     )
     with pytest.raises(TypeError, match=r"policy must be a q7x2\.Policy"):
         given(q7x2.Quantize(), "int8")
     with pytest.raises(ValueError, match="names: no parameter's name matches 'head"):
-        given(q7x2.Quantize(), q7x2.Accordion("int8", "int2", names=["head.*"]))
+        given(q7x2.Quantize(), q7x2.policy.Accordion("int8", "int2", names=["head.*"]))
 
 
 @pytest.mark.ranks(2)
 def test_distributed_checkpoints_have_policies(shared: str) -> None:
     def fresh() -> tuple[Any, Any, Any]:
-        policy = q7x2.Accordion(4, 2, every=1)
+        policy = q7x2.policy.Accordion(4, 2, decide_every=1)
         return policy, *given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
 
     policy, ddp, hook = fresh()
@@ -209,7 +212,7 @@ def test_distributed_checkpoints_have_policies(shared: str) -> None:
 @pytest.mark.ranks(2)
 def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
     def fresh() -> tuple[Any, Any]:
-        policy = q7x2.Accordion("int8:g=128", "int2:g=128", every=2)
+        policy = q7x2.policy.Accordion("int8:g=128", "int2:g=128", decide_every=2)
         return given(q7x2.Quantize("int8:g=128"), policy)
 
     ddp, _ = fresh()
@@ -229,7 +232,7 @@ def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
 @pytest.mark.ranks(2)
 def test_decisions_hold_for_a_model_over_another_group() -> None:
     ranks = {0: 4, 2: 2}
-    policy = Script({s: treated(_0=q7x2.Treatment(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.Treatment(r)) for s, r in ranks.items()})
     ddp, hook = given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
     for step in range(3):
         step_of(ddp, gradients_of(step, 1))
@@ -249,9 +252,9 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
 
 @pytest.mark.ranks(2)
 def test_ranks_must_attach_the_same_policies() -> None:
-    policy = q7x2.Accordion("int8", "int2", every=1 + dist.get_rank())
+    policy = q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank())
     with pytest.raises(
-        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', every=1\)\] and"
+        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', decide_every=1\)\] and"
     ):
         given(q7x2.Quantize("int8"), policy)
 
@@ -260,7 +263,10 @@ def test_ranks_must_attach_the_same_policies() -> None:
 def test_each_gradient_gets_the_codec_it_needs() -> None:
     """By their shape, and not by their size: fewer bytes, and no layer loses more of itself."""
     sent, lost = [], []
-    for policy in ([], q7x2.BitAllocation("int4:g=128", ["int2:g=128", "int6:g=128"], every=2)):
+    for policy in (
+        [],
+        q7x2.policy.BitAllocation("int4:g=128", ["int2:g=128", "int6:g=128"], decide_every=2),
+    ):
         ddp, hook = given(q7x2.Quantize("int4:g=128"), policy, 4)
         for step in range(4):
             if step == 1:  # the first step measures
@@ -286,7 +292,7 @@ def test_each_gradient_gets_the_codec_it_needs() -> None:
 @pytest.mark.ranks(2)
 def test_a_choice_that_was_skipped_is_made_up_for() -> None:
     """GradScaler commonly skips the first step."""
-    policy = q7x2.BitAllocation("int4", ["int2", "int8"], every=50)
+    policy = q7x2.policy.BitAllocation("int4", ["int2", "int8"], decide_every=50)
     ddp, hook = attached(q7x2.Quantize("int4"), attach={"policy": policy})
     for step in range(3):
         backward(ddp, step, scale=math.inf if step == 0 else 1.0)
@@ -299,7 +305,7 @@ def test_a_choice_that_was_skipped_is_made_up_for() -> None:
 @pytest.mark.ranks(2)
 def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
     """Each by its own norm over all ranks, at each choice beside the choice before."""
-    policy = q7x2.Accordion("int8", "int2", change=0.5, every=2)
+    policy = q7x2.policy.Accordion("int8", "int2", change=0.5, decide_every=2)
     options = q7x2.Quantize("int8", use_error_feedback=False)
     group = dist.new_group(backend="gloo") if on_stock else None
     ddp, hook = given(options, policy, process_group=group)
@@ -327,18 +333,18 @@ def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
             assert tuple(settled[f"layers.{i}"] for i in range(3)) == expected[step], step
         sent.append(hook.stats.message_bytes)
     assert sent[3] - sent[2] < 0.7 * (sent[1] - sent[0])  # two of three through int2
-    again = q7x2.Accordion("int8", "int2", change=0.5, every=2)
+    again = q7x2.policy.Accordion("int8", "int2", change=0.5, decide_every=2)
     _, other = given(options, again, process_group=group)
     other.load_state_dict(hook.state_dict())
     assert again.snapshot() == policy.snapshot()
     _, without = given(options, None, process_group=group)
-    with pytest.raises(q7x2.HookStateError, match="was saved with policies"):
+    with pytest.raises(q7x2.hooks.HookStateError, match="was saved with policies"):
         without.load_state_dict(hook.state_dict())
 
 
 @pytest.mark.ranks(2)
 def test_policies_accumulate_gradients() -> None:
-    ddp, hook = given(q7x2.Quantize("int8"), q7x2.Accumulate(3), 1)
+    ddp, hook = given(q7x2.Quantize("int8"), q7x2.policy.Accumulate(3), 1)
     lasts = []
     for i in range(6):
         with hook.accumulate() as is_last:
@@ -349,5 +355,8 @@ def test_policies_accumulate_gradients() -> None:
             assert_close(next(ddp.parameters()).grad, expected, rtol=0.05, atol=0.05)
     assert lasts == [False, False, True] * 2
     assert (hook.step, hook.cadence) == (2, 3)
-    steps = [q7x2.Accumulate(q7x2.PostLocal(2, 4)).decide(step, None).cadence for step in range(4)]
+    steps = [
+        q7x2.policy.Accumulate(q7x2.policy.PostLocal(2, 4)).decide(step, None).cadence
+        for step in range(4)
+    ]
     assert steps == [1, 1, 4, 4]

@@ -23,11 +23,11 @@ def test_the_choice_never_loses_more_than_the_codec_alone(gradients: int) -> Non
                 name: norm**2 * 4 ** (-MOST_BITS[name] * generator.uniform(0.7, 1.0))
                 for name in (CODEC, *CHOICES)
             }
-            facts[f"w{i}"] = q7x2.GradientFacts(norm, 0.0, 2, errors)
+            facts[f"w{i}"] = q7x2.policy.GradientFacts(norm, 0.0, 2, errors)
             numels[f"w{i}"] = generator.randrange(128, 100_000)
-        policy = q7x2.BitAllocation(CODEC, CHOICES)
+        policy = q7x2.policy.BitAllocation(CODEC, CHOICES)
         policy.bind(numels)
-        decision = policy.decide(1, q7x2.Facts(0, gradients=facts))
+        decision = policy.decide(1, q7x2.policy.Facts(0, gradients=facts))
         assert decision.parameters.keys() == numels.keys()
         error = budget = 0.0
         for name, gradient in facts.items():

@@ -12,17 +12,17 @@ LEVELS = [1, 2, 4, "whole"]  # ranks
 
 def steered(
     errors: dict[str, float], noise: float, seed: int, measurements: int = 40, every: int = 10
-) -> q7x2.ErrorBudget:
+) -> q7x2.policy.ErrorBudget:
     """A gradient whose relative error depends on its level, measured so many times."""
-    policy = q7x2.ErrorBudget(LEVELS, layer_error=0.5, measure_every=every)
+    policy = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=every)
     policy.bind({"w": 4})
     generator = random.Random(seed)
     decision, last = policy.decide(0, None), 0.0
     for step in range(measurements * every):
-        facts = q7x2.Facts(step)
+        facts = q7x2.policy.Facts(step)
         if decision.measures:  # what the last step held back
-            gradient = q7x2.GradientFacts(1.0, last, 2)
-            facts = q7x2.Facts(step, gradients={"w": gradient})
+            gradient = q7x2.policy.GradientFacts(1.0, last, 2)
+            facts = q7x2.policy.Facts(step, gradients={"w": gradient})
         treatment = decision.parameters["w"]
         level = "whole" if treatment.whole else str(treatment.compressor)
         last = errors[level] * (1 + noise * generator.gauss(0, 1))
@@ -30,7 +30,7 @@ def steered(
     return policy
 
 
-def moves(policy: q7x2.ErrorBudget) -> list[str]:
+def moves(policy: q7x2.policy.ErrorBudget) -> list[str]:
     return [event.level for event in policy.history if event.kind == "level"]
 
 
@@ -58,19 +58,19 @@ def test_beside_a_level_that_holds_nothing_back_it_tries_ever_more_rarely() -> N
 
 
 def test_a_gradient_returns_when_its_error_has_fallen() -> None:
-    policy = q7x2.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
+    policy = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
     policy.bind({"w": 4})
 
     def measured(step: int, error: float) -> str | int | None:
         """The level that follows; None: whole."""
-        facts = q7x2.Facts(step, gradients={"w": q7x2.GradientFacts(1.0, error, 2)})
+        facts = q7x2.policy.Facts(step, gradients={"w": q7x2.policy.GradientFacts(1.0, error, 2)})
         return policy.decide(step + 1, facts).parameters["w"].compressor
 
     assert measured(0, 0.6) == 2
     assert measured(10, 0.06) == 2  # a ratio of 10
     for step in (20, 30, 40):
         assert measured(step, 0.03) == 2  # 0.3 at rank 1
-    other = q7x2.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
+    other = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
     other.bind({"w": 4})
     other.load(policy.snapshot())
     policy = other
@@ -78,12 +78,12 @@ def test_a_gradient_returns_when_its_error_has_fallen() -> None:
 
 
 def test_residuals_of_the_level_before_do_not_count() -> None:
-    policy = q7x2.ErrorBudget(LEVELS, layer_error=0.5, total_error=0.9, measure_every=1)
+    policy = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, total_error=0.9, measure_every=1)
     policy.bind({"w": 4})
 
     def measured(step: int, error: float) -> str | int | None:
         """The level that follows; None: whole."""
-        facts = q7x2.Facts(step, gradients={"w": q7x2.GradientFacts(1.0, error, 2)})
+        facts = q7x2.policy.Facts(step, gradients={"w": q7x2.policy.GradientFacts(1.0, error, 2)})
         return policy.decide(step + 1, facts).parameters["w"].compressor
 
     assert measured(0, 0.6) == 2

@@ -28,13 +28,13 @@ def training(
     noise: float = NOISE,
     steps: int = 1000,
     most: int = 1,
-) -> q7x2.ErrorBudget:
+) -> q7x2.policy.ErrorBudget:
     """A training that begins at the second level and ends with its ``most``-th move.
 
     Args:
         harms: By level, the share by which its steps learn less.
     """
-    policy = q7x2.ErrorBudget(LEVELS, start=1, probe_every=1, probe_steps=10)
+    policy = q7x2.policy.ErrorBudget(LEVELS, start=1, probe_every=1, probe_steps=10)
     policy.bind({"w": 4})
     generator = random.Random(seed)
     time = 0.0
@@ -48,7 +48,7 @@ def training(
     return policy
 
 
-def moves(policy: q7x2.ErrorBudget) -> list[str]:
+def moves(policy: q7x2.policy.ErrorBudget) -> list[str]:
     return [event.level for event in policy.history if event.kind == "level"]
 
 
@@ -107,8 +107,8 @@ def test_losses_without_information_say_nothing() -> None:
 
 
 def test_a_probe_goes_on_after_a_checkpoint() -> None:
-    def budget() -> q7x2.ErrorBudget:
-        policy = q7x2.ErrorBudget(LEVELS, probe_every=1, probe_steps=10)
+    def budget() -> q7x2.policy.ErrorBudget:
+        policy = q7x2.policy.ErrorBudget(LEVELS, probe_every=1, probe_steps=10)
         policy.bind({"w": 4})
         return policy
 
@@ -139,7 +139,7 @@ def real_training(harm: float, seed: int) -> list[str]:
         return nn.functional.mse_loss(model(x), y)
 
     validation = generator.get_state()
-    policy = q7x2.ErrorBudget(LEVELS, start=1, probe_every=1, probe_steps=10)
+    policy = q7x2.policy.ErrorBudget(LEVELS, start=1, probe_every=1, probe_steps=10)
     policy.bind({"w": 4})
     skipped = 0.0
     for step in range(800):

@@ -58,8 +58,8 @@ def numbers(shape: Any, generator: torch.Generator, whole: bool) -> torch.Tensor
 
 def with_overlap(model: nn.Module, mesh: DeviceMesh, chunks: int | None, **options: Any) -> Any:
     plan: dict[str, Any] = {
-        "up": q7x2.ColwiseOverlap(chunks=chunks, **options),
-        "down": q7x2.RowwiseOverlap(chunks=chunks, **options),
+        "up": q7x2.tensor_parallel.ColwiseOverlap(chunks=chunks, **options),
+        "down": q7x2.tensor_parallel.RowwiseOverlap(chunks=chunks, **options),
     }
     return parallelize_module(model, mesh, plan)
 
@@ -132,7 +132,9 @@ def test_sums_are_made_in_rank_order_and_rounded_once() -> None:
         for chunks in (1, 2):
             linear = nn.Linear(4, 1, bias=False).to(dtype)
             linear.weight.data = torch.tensor([weights], dtype=dtype)
-            layer = parallelize_module(linear, mesh, q7x2.RowwiseOverlap(chunks=chunks))
+            layer = parallelize_module(
+                linear, mesh, q7x2.tensor_parallel.RowwiseOverlap(chunks=chunks)
+            )
             y = layer(torch.ones(1, 8, 1, dtype=dtype))
             assert y.tolist() == [[[expected], [expected]]], (dtype, chunks)
 
@@ -176,7 +178,9 @@ def test_dtensors_negative_dimensions_and_weights_that_are_distributed(world_siz
         made.register_parameter(name, nn.Parameter(distributed))
     for p in plain.parameters():
         dist.broadcast(p.data, 0)
-    style = q7x2.ColwiseOverlap(input_layouts=Shard(-2), use_local_output=False, chunks=3)
+    style = q7x2.tensor_parallel.ColwiseOverlap(
+        input_layouts=Shard(-2), use_local_output=False, chunks=3
+    )
     layer = parallelize_module(made, mesh, style)
     generator = torch.Generator().manual_seed(3)
     for shape in ((6, WIDTH), (3, 4, WIDTH), (2, 2, 2, WIDTH)):
@@ -314,12 +318,27 @@ def test_a_layer_says_what_it_chose_and_how_long_it_waited() -> None:
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: q7x2.ColwiseOverlap(input_layouts=Replicate()), "input_layouts must be Shard"),
-        (lambda: q7x2.ColwiseOverlap(input_layouts=Shard(-1)), "input_layouts must be Shard"),
-        (lambda: q7x2.ColwiseOverlap(output_layouts=Replicate()), "output_layouts must be Shard"),
-        (lambda: q7x2.RowwiseOverlap(output_layouts=Replicate()), "output_layouts must be Shard"),
-        (lambda: q7x2.RowwiseOverlap(input_layouts=Shard(0)), "input_layouts must be Shard"),
-        (lambda: q7x2.RowwiseOverlap(chunks=0), "chunks must be at least 1"),
+        (
+            lambda: q7x2.tensor_parallel.ColwiseOverlap(input_layouts=Replicate()),
+            "input_layouts must be Shard",
+        ),
+        (
+            lambda: q7x2.tensor_parallel.ColwiseOverlap(input_layouts=Shard(-1)),
+            "input_layouts must be Shard",
+        ),
+        (
+            lambda: q7x2.tensor_parallel.ColwiseOverlap(output_layouts=Replicate()),
+            "output_layouts must be Shard",
+        ),
+        (
+            lambda: q7x2.tensor_parallel.RowwiseOverlap(output_layouts=Replicate()),
+            "output_layouts must be Shard",
+        ),
+        (
+            lambda: q7x2.tensor_parallel.RowwiseOverlap(input_layouts=Shard(0)),
+            "input_layouts must be Shard",
+        ),
+        (lambda: q7x2.tensor_parallel.RowwiseOverlap(chunks=0), "chunks must be at least 1"),
     ],
 )
 def test_styles_are_checked(make: Any, error: str) -> None:
@@ -330,16 +349,16 @@ def test_styles_are_checked(make: Any, error: str) -> None:
 @pytest.mark.ranks(2)
 def test_modules_and_meshes_are_checked() -> None:
     mesh = mesh_over("q7x2")
-    for style in (q7x2.ColwiseOverlap(), q7x2.RowwiseOverlap()):
+    for style in (q7x2.tensor_parallel.ColwiseOverlap(), q7x2.tensor_parallel.RowwiseOverlap()):
         with pytest.raises(TypeError, match=r"needs a torch.nn.Linear, got LayerNorm"):
             parallelize_module(nn.LayerNorm(4), mesh, style)
         with pytest.raises(ValueError, match="_features=5 cannot be divided equally"):
             parallelize_module(nn.Linear(5, 5), mesh, style)
     done = without_overlap(mlp(True), mesh)
     with pytest.raises(ValueError, match="apply ColwiseOverlap instead of it"):
-        parallelize_module(done.up, mesh, q7x2.ColwiseOverlap())
+        parallelize_module(done.up, mesh, q7x2.tensor_parallel.ColwiseOverlap())
     with pytest.raises(ValueError, match="must be a plain tensor, or a DTensor of"):
-        parallelize_module(done.up, mesh, q7x2.RowwiseOverlap())
+        parallelize_module(done.up, mesh, q7x2.tensor_parallel.RowwiseOverlap())
 
 
 @pytest.mark.ranks(2)

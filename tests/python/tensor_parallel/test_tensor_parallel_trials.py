@@ -39,8 +39,8 @@ def models(backend: str, dim: int) -> tuple[nn.Module, nn.Module]:
     for chunks in (4, None):
         shard = torch.distributed.tensor.Shard(dim)
         plan: dict[str, Any] = {
-            "0": q7x2.ColwiseOverlap(input_layouts=shard, chunks=chunks),
-            "2": q7x2.RowwiseOverlap(output_layouts=shard, chunks=chunks),
+            "0": q7x2.tensor_parallel.ColwiseOverlap(input_layouts=shard, chunks=chunks),
+            "2": q7x2.tensor_parallel.RowwiseOverlap(output_layouts=shard, chunks=chunks),
         }
         made.append(parallelize_module(copy.deepcopy(plain), mesh_over(backend), plan))
     return made[0], made[1]
