@@ -16,18 +16,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import planning, report
-from benchmarks.arguments import parse_size
-from benchmarks.bars import iperf_bound, rate_each_way
-from benchmarks.comparison import RESULTS
-from benchmarks.faults import table as fault_table
-from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
-from benchmarks.train import figures as study_figures
-from benchmarks.train import final_losses, variants_report
-from benchmarks.train.inference import Paired
-from benchmarks.train.methods import TORCH_POWERSGD
-from benchmarks.train.study import OTHER_TEXT, Study
-from benchmarks.train.variants import at_once
+from benchmarks.harness import report
+from benchmarks.harness.arguments import parse_size
+from benchmarks.harness.comparison import RESULTS
+from benchmarks.regress.bars import iperf_bound, rate_each_way
+from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
+from benchmarks.studies import planning
+from benchmarks.studies.train import figures as study_figures
+from benchmarks.studies.train import final_losses, variants_report
+from benchmarks.studies.train.inference import Paired
+from benchmarks.studies.train.methods import TORCH_POWERSGD
+from benchmarks.studies.train.study import OTHER_TEXT, Study
+from benchmarks.studies.train.variants import at_once
+from tests.faults import table as fault_table
 
 ROOT = Path(__file__).parents[1]
 _BUSY = 3.0  # load average per core before a run

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import facts
 from benchmarks.gpu import needs
+from benchmarks.harness import facts
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import facts
+from benchmarks.harness import facts
 
 
 class StageFailed(Exception):

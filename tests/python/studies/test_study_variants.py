@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from benchmarks import facts
-from benchmarks.train import report, variants_report
-from benchmarks.train.final_losses import BAR_IN_WORDS
-from benchmarks.train.study import RECIPES, Choice, Study, jobs
-from benchmarks.train.tasks import TASKS
-from benchmarks.train.variants import (
+from benchmarks.harness import facts
+from benchmarks.studies.train import report, variants_report
+from benchmarks.studies.train.final_losses import BAR_IN_WORDS
+from benchmarks.studies.train.study import RECIPES, Choice, Study, jobs
+from benchmarks.studies.train.tasks import TASKS
+from benchmarks.studies.train.variants import (
     CONTROLS,
     HELD_OUT,
     STUDIED,

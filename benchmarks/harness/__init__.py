@@ -1,0 +1,1 @@
+"""What the studies share: ranks, virtual hosts, timing, statistics, tables, pictures."""
