@@ -30,7 +30,7 @@ COMMANDS = {
     "reacting": "steps of a job while a link becomes slow and recovers (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
-    "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
+    "gpu": "int4 by several ranks on one GPU, and steps of DDP and FSDP2, on real GPUs",
     "device": "what calls on device tensors cost: time of the host, copies, bytes on the bus",
     "groups": "the short calls of one group beside the long ones of another",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
@@ -46,9 +46,7 @@ MODULES = {
     "bars": "regress.bars",
     "baseline": "regress.baseline",
     "turns": "regress.turns",
-    "policy": "studies.policy.cli",
     "train": "studies.train.cli",
-    "gpu": "gpu.cli",
     "pages": "pages",
     "lab": "harness.lab.cli",
 }

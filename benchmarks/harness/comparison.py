@@ -11,8 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.harness import arguments, facts, launch, plots, report
 from benchmarks.harness.ops import OPS
 
-RESULTS = Path(__file__).parents[1] / "results"
-
 
 def add_arguments(parser: argparse.ArgumentParser, ops: str) -> None:
     parser.add_argument(

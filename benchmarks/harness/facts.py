@@ -11,9 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import openmpi
-
-_ROOT = Path(__file__).parents[2]
+from benchmarks.harness import ROOT, openmpi
 
 
 def collect() -> dict[str, Any]:
@@ -61,7 +59,7 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
+            done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
         except FileNotFoundError:
             return None
         return done.stdout.strip() if done.returncode == 0 else None

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import ROOT
 from benchmarks.harness.backends import OPENMPI
 from benchmarks.harness.lab import Lab, LabError, Topology
 from benchmarks.harness.openmpi import OpenMpi
 from benchmarks.harness.ops import OPS
 from benchmarks.harness.processes import meeting, run_ranks
 from benchmarks.harness.startline import StartLine
-
-ROOT = Path(__file__).parents[2]
 
 
 class TrafficError(LabError):
@@ -178,7 +177,7 @@ def separate_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, 
     ]
 
 
-def python_path(*folders: Path) -> str:
-    """The caller's, with the checkout and `folders` before it."""
+def python_path() -> str:
+    """The caller's, with the checkout before it."""
     inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([*map(str, (ROOT, *folders)), *([inherited] if inherited else [])])
+    return os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])

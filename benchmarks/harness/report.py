@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,24 @@ def console() -> Console:
 def write_json(path: Path, machine: dict[str, Any], body: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine, **body}, indent=1) + "\n")
+
+
+def table(
+    title: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], str | None]]
+) -> Table:
+    """A table for a terminal; each row has its cells and a style."""
+    made = Table(title=title, title_justify="left")
+    for name in head:
+        made.add_column(name)
+    for cells, style in rows:
+        made.add_row(*cells, style=style)
+    return made
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def duration(seconds: float) -> str:

@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.harness import facts, iperf, launch, openmpi, plots, report, startup, summary
+from benchmarks.harness import (
+    RESULTS,
+    facts,
+    iperf,
+    launch,
+    openmpi,
+    plots,
+    report,
+    startup,
+    summary,
+)
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.comparison import RESULTS
 from benchmarks.harness.lab import LabError, Topology
 from benchmarks.harness.lab import unavailable as lab_unavailable
 from benchmarks.harness.lab.topology import bits_per_second
@@ -62,7 +70,8 @@ def main(argv: list[str]) -> None:
         rows.append(row)
         # After each row: a run that is stopped keeps what it has measured.
         write_rows(args.out, machine, rows)
-    _print(console, rows)
+    styled = ((_columns(row), _STYLES.get(row.get("reached"))) for row in rows)
+    console.print(report.table("Figures to reach", _HEADER, styled))
     rows = _with_others(rows, machine, args.out)
     markdown = args.out.with_suffix(".md")
     markdown.write_text(_markdown(rows))
@@ -343,16 +352,6 @@ _HEADER = (
 )
 
 
-def _print(console: Console, rows: list[dict[str, Any]]) -> None:
-    table = Table(title="Figures to reach")
-    for name in _HEADER:
-        table.add_column(name)
-    for row in rows:
-        style = _STYLES.get(row.get("reached"))
-        table.add_row(*_columns(row), style=style)
-    console.print(table)
-
-
 def _markdown(rows: list[dict[str, Any]]) -> str:
     runs: list[dict[str, Any]] = []
     for row in rows:
@@ -361,9 +360,8 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["# Figures to reach", ""]
     for number, machine in enumerate(runs, 1):
         lines += [f"Run {number}, {machine['time']}: {facts.describe(machine)}", ""]
-    lines += [_line([*_HEADER, "run"]), _line(["---"] * (len(_HEADER) + 1))]
-    lines += [_line([*_columns(row), str(runs.index(row["machine"]) + 1)]) for row in rows]
-    return "\n".join([*lines, *_bound_lines(rows)]) + "\n"
+    table = ([*_columns(row), str(runs.index(row["machine"]) + 1)] for row in rows)
+    return "\n".join(lines) + "\n" + report.markdown([*_HEADER, "run"], table) + _bounds(rows)
 
 
 def iperf_bound(row: dict[str, Any]) -> float | None:
@@ -376,19 +374,15 @@ def rate_each_way(row: dict[str, Any]) -> float:
     return float(row["size"] * 8 / row["time"])
 
 
-def _bound_lines(rows: list[dict[str, Any]]) -> list[str]:
+def _bounds(rows: list[dict[str, Any]]) -> str:
     """A table of the rows that have a bound by iperf3."""
-    header = ["figure", "iperf3 --bidir, each way", "all-reduce, each way", "share"]
     lines = []
     for row in rows:
         if "time" in row and (bound := iperf_bound(row)):
             rate = rate_each_way(row)
             name, share = row["bar"]["name"], f"{rate / bound:.0%}"
-            lines.append(_line([name, report.bits(bound), report.bits(rate), share]))
+            lines.append([name, report.bits(bound), report.bits(rate), share])
     if not lines:
-        return []
-    return ["", "## What the links carry", "", _line(header), _line(["---"] * 4), *lines]
-
-
-def _line(columns: list[str]) -> str:
-    return "| " + " | ".join(columns) + " |"
+        return ""
+    header = ["figure", "iperf3 --bidir, each way", "all-reduce, each way", "share"]
+    return "\n## What the links carry\n\n" + report.markdown(header, lines)

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.harness import facts, report
-from benchmarks.harness.comparison import RESULTS
+from benchmarks.harness import RESULTS, ROOT, facts, report
 from benchmarks.regress import bars
 from benchmarks.regress.goals import BARS, SUBJECT
 from benchmarks.regress.raw import raw_path
@@ -28,7 +27,6 @@ from benchmarks.regress.raw import raw_path
 _DRAWS = 2000
 _CONFIDENCE = 0.99  # so that few of many rows are called worse by chance
 _FEWEST_BLOCKS = 3
-ROOT = Path(__file__).parents[2]
 _STYLES = {"worse": "red", "better": "green"}
 
 
@@ -185,12 +183,11 @@ def _change(name: str, size: int, peer: str, before: np.ndarray, now: np.ndarray
 
 def table(found: Sequence[Change], tolerance: float) -> Table:
     """One line per row and size."""
-    made = Table(title="Ratios to the peer, beside the baseline")
-    for header in ("figure", "size", "peer", "before", "now", "now / before (99 %)", ""):
-        made.add_column(header)
+    head = ("figure", "size", "peer", "before", "now", "now / before (99 %)", "")
+    rows = []
     for each in found:
         verdict = each.verdict(tolerance)
-        made.add_row(
+        cells = (
             each.name,
             report.size(each.size),
             each.peer,
@@ -198,6 +195,6 @@ def table(found: Sequence[Change], tolerance: float) -> Table:
             f"{each.now:.2f}x",
             f"{each.factor:.2f} ({each.interval[0]:.2f}-{each.interval[1]:.2f})",
             verdict,
-            style=_STYLES.get(verdict),
         )
-    return made
+        rows.append((cells, _STYLES.get(verdict)))
+    return report.table("Ratios to the peer, beside the baseline", head, rows)

@@ -22,11 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import facts, report
+from benchmarks.harness import ROOT, facts, report
 from benchmarks.regress import bars
 from benchmarks.regress.goals import BARS
 
-_ROOT = Path(__file__).parents[2]
 _STYLES = {"slower": "red", "faster": "green"}
 
 
@@ -132,7 +131,7 @@ def measured(python: str, names: Sequence[str], blocks: int) -> list[dict[str, A
         out = Path(folder) / "bars.json"
         command = [python, "-m", "benchmarks", "bars", "--only", ",".join(names)]
         command += ["--blocks", str(blocks), "--out", str(out)]
-        ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             problem = (ran.stderr or ran.stdout).strip().splitlines()
             raise ValueError(f"{python} -m benchmarks bars: {problem[-1] if problem else 'failed'}")
@@ -170,21 +169,14 @@ def _print_missing(console: Console, rows: dict[str, list[dict[str, Any]]]) -> N
 
 def table(found: Sequence[Pair], tolerance: float) -> Table:
     """One line per row and size; the times are those of the turns."""
-    made = Table(title="Two builds in turns")
-    for header in ("figure", "size", "other", "this", "this / other", ""):
-        made.add_column(header)
+    rows = []
     for each in found:
         verdict = each.verdict(tolerance)
-        made.add_row(
-            each.name,
-            report.size(each.size),
-            _range(each.other),
-            _range(each.this),
-            f"{each.ratio:.2f}",
-            verdict,
-            style=_STYLES.get(verdict),
-        )
-    return made
+        times = (_range(each.other), _range(each.this), f"{each.ratio:.2f}")
+        cells = (each.name, report.size(each.size), *times, verdict)
+        rows.append((cells, _STYLES.get(verdict)))
+    head = ("figure", "size", "other", "this", "this / other", "")
+    return report.table("Two builds in turns", head, rows)
 
 
 def _range(times: Sequence[float]) -> str:

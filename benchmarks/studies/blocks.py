@@ -8,23 +8,23 @@ needs root.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import signal
-import statistics
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import arguments, facts, launch, report
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.studies.servers import open_store, start_server, stop_server
+import q7x2
+import torch
+import torch.distributed as dist
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import arguments, report, study
+from benchmarks.harness.servers import (
+    add_arguments,
+    lab_with_servers,
+    open_store,
+    start_named_server,
+    stop_server,
+)
+
 OURS, SERVED, DENSE, GLOO = "blocks, q7x2", "blocks, servers", "dense, q7x2", "dense, gloo"
 WAYS = (OURS, SERVED, DENSE, GLOO)
 OWN, SAME = "own", "same"  # blocks: each rank's, or those of all
@@ -46,45 +46,22 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks blocks", description=__doc__)
-    parser.add_argument("--hosts", type=int, default=8)
-    parser.add_argument("--rate", default="100mbit", help="of each host's NIC, as tc spells it")
-    parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--server-rate", default="1gbit", help="of each server's NIC")
-    parser.add_argument("--size", default="64M", help="of the tensor, for example 64M")
+    parser = study.parser(__name__, __doc__)
+    add_arguments(parser, hosts=8, servers=2, size="64M", rounds=5)
     parser.add_argument("--zeros", default="0.95,0.99,0", help="shares of blocks that are zero")
     parser.add_argument("--patterns", default=f"{OWN},{SAME}", help="whose blocks are not zero")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "blocks.json")
     args = parser.parse_args(argv)
     spec = {
         "bytes": arguments.parse_size(args.size),
         "zeros": shares(args.zeros),
         "patterns": arguments.names(args.patterns),
-        "rounds": args.rounds,
-        "hosts": args.hosts,
-        "servers": args.servers,
+        **study.chosen(args, "rounds", "hosts", "servers"),
     }
-    topology = Topology(hosts=args.hosts + args.servers, rate=args.rate)
-    with Lab(topology) as lab, tempfile.TemporaryDirectory() as d:
-        for server in range(args.servers):
-            lab.set_rate(args.hosts + server, args.server_rate)
-        out = Path(d) / "cases.json"
-        worker = [sys.executable, "-m", "benchmarks.studies.blocks", json.dumps(spec), str(out)]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), "XDG_CACHE_HOME": d}
-        env["Q7X2_REFINE"] = "0"  # too few calls for q7x2 to settle on the fastest algorithm
-        lab.run(worker, env=env, timeout_s=3600)
-        cases = json.loads(out.read_text())
-    machine = facts.collect()
-    report.write_json(
-        args.out,
-        machine,
-        {**spec, "rate": args.rate, "server_rate": args.server_rate, "cases": cases},
-    )
-    console = report.console()
-    report.print_facts(console, machine)
-    for case in cases:
-        console.print(sentence(case), markup=False)
+    with lab_with_servers(args.hosts, args.servers, args) as lab:
+        # Too few calls for q7x2 to settle on the fastest algorithm.
+        cases = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
+    body = {**spec, **study.chosen(args, "rate", "server_rate"), "cases": cases}
+    study.publish(args.out, body, map(sentence, cases))
 
 
 def sentence(case: dict[str, Any]) -> str:
@@ -105,32 +82,12 @@ def sentence(case: dict[str, Any]) -> str:
 # ---- one process --------------------------------------------------------------------------------
 
 
-def process_main(spec: dict[str, Any], out: Path) -> None:
+def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Returns the figures of each share of zeros on rank 0."""
     store = open_store(is_master=os.environ["RANK"] == "0")
-    if int(os.environ["RANK"]) < spec["hosts"]:
-        rank_main(spec, out, store)
-    else:
+    if int(os.environ["RANK"]) >= spec["hosts"]:
         server_main(spec, store)
-
-
-def server_main(spec: dict[str, Any], store: Any) -> None:
-    import torch.distributed  # noqa: F401  # so that the server starts quickly
-
-    own = int(os.environ["RANK"]) - spec["hosts"]
-    store.wait(["begin"])
-    where = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
-    server = start_server([*where, "--name", f"s{own}"])
-    store.set(f"ready {own}", "")
-    store.wait(["end"])
-    stop_server(server, signal.SIGTERM)
-
-
-def rank_main(spec: dict[str, Any], out: Path, store: Any) -> None:
-    """Rank 0 writes the figures of each share of zeros to ``out``."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+        return None
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["hosts"])
     groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
@@ -144,17 +101,22 @@ def rank_main(spec: dict[str, Any], out: Path, store: Any) -> None:
         for pattern in spec["patterns"]
         if zeros or pattern == OWN  # without zeros all ranks have the same blocks
     ]
-    if rank == 0:
-        out.write_text(json.dumps(cases))
     dist.barrier()
     store.set("end", "")
     dist.destroy_process_group()
+    return cases if rank == 0 else None
+
+
+def server_main(spec: dict[str, Any], store: Any) -> None:
+    own = int(os.environ["RANK"]) - spec["hosts"]
+    store.wait(["begin"])
+    server = start_named_server(f"s{own}")
+    store.set(f"ready {own}", "")
+    store.wait(["end"])
+    stop_server(server)
 
 
 def calls_of(groups: dict[str, Any]) -> dict[str, Callable[[Any], object]]:
-    import q7x2
-    import torch.distributed as dist
-
     calls = {
         OURS: lambda tensor: q7x2.all_reduce(tensor, "blocks", group=groups["q7x2"]),
         SERVED: lambda tensor: q7x2.all_reduce(tensor, "blocks", group=groups[SERVED]),
@@ -165,8 +127,6 @@ def calls_of(groups: dict[str, Any]) -> dict[str, Callable[[Any], object]]:
 
 
 def served_calls(groups: dict[str, Any]) -> int:
-    import q7x2
-
     if SERVED not in groups:
         return 0
     return int(q7x2.describe(groups[SERVED]).servers[0]["calls"])
@@ -174,8 +134,6 @@ def served_calls(groups: dict[str, Any]) -> int:
 
 def draw(zeros: float, pattern: str, size: int, rank: int) -> Any:
     """Return ``size`` bytes of fp32, of whose blocks ``zeros`` are zero."""
-    import torch
-
     generator = torch.Generator().manual_seed(rank)
     blocks = -(-size // (4 * BLOCK))
     tensor = torch.randn(blocks, BLOCK, generator=generator)
@@ -190,41 +148,25 @@ def measure(
     zeros: float, pattern: str, spec: dict[str, Any], groups: dict[str, Any]
 ) -> dict[str, Any]:
     """Medians over the rounds; the time of a call is that of the slowest rank."""
-    import torch
-    import torch.distributed as dist
-
-    from benchmarks.harness.schedule import bytes_sent
-
     given = draw(zeros, pattern, spec["bytes"], dist.get_rank())
-    calls = calls_of(groups)
-    names = tuple(calls)
+
+    def prepared(call: Callable[[Any], object]) -> Callable[[], Callable[[], Any]]:
+        def prepare() -> Callable[[], Any]:
+            tensor = given.clone()
+
+            def timed() -> Any:
+                call(tensor)
+                return tensor
+
+            return timed
+
+        return prepare
+
     served = served_calls(groups)
-    figures: dict[str, list[list[float]]] = {name: [] for name in names}
-    results: dict[str, Any] = {}
-    for turn in range(spec["rounds"] + 1):  # the first one is not counted
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            results[name] = given.clone()
-            dist.barrier()
-            sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
-            calls[name](results[name])
-            seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-            dist.barrier()
-            slowest = torch.tensor([seconds, float(bytes_sent() - sent)], dtype=torch.float64)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
-            total = torch.tensor([cpu], dtype=torch.float64)
-            dist.all_reduce(total)
-            figures[name].append([*slowest.tolist(), *total.tolist()])
-    for name in names:
-        if not torch.allclose(results[name], results[GLOO], rtol=1e-4, atol=1e-5):
+    calls = {name: prepared(call) for name, call in calls_of(groups).items()}
+    ways, results = study.in_turns(calls, spec["rounds"])
+    for name, result in results.items():
+        if not torch.allclose(result, results[GLOO], rtol=1e-4, atol=1e-5):
             raise ValueError(f"{name} has another sum than {GLOO} with {zeros:.0%} zeros")
-    ways = {}
-    for name, rows in figures.items():
-        medians = [statistics.median(column) for column in zip(*rows[1:], strict=True)]
-        ways[name] = dict(zip(("seconds", "bytes_sent", "cpu_seconds"), medians, strict=True))
-        ways[name]["all_seconds"] = [row[0] for row in rows[1:]]
     served = served_calls(groups) - served
     return {"zeros": zeros, "pattern": pattern, "ways": ways, "served": served}
-
-
-if __name__ == "__main__":
-    process_main(json.loads(sys.argv[1]), Path(sys.argv[2]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +21,8 @@ from q7x2._core.extension import load
 from q7x2._core.palette import LINES
 from torch import Tensor, nn
 
-from benchmarks.harness import facts, report
+from benchmarks.harness import facts, report, study
 
-RESULTS = Path(__file__).parents[1] / "results"
 BLOCK = 1 << 16
 CODECS = [
     "fp16",
@@ -121,34 +117,29 @@ def rates(name: str, values: Tensor, rounds: int) -> dict[str, float]:
         "decode and add": lambda: messages.decode(out, add=True),
         "encode with residual": lambda: messages.encode(values, errors),
     }
-    seconds: dict[str, list[float]] = {call: [] for call in calls}
-    for turn in range(rounds + 1):
-        for call, run in calls.items():
-            start = time.perf_counter()
-            run()
-            if turn > 0:
-                seconds[call].append(time.perf_counter() - start)
+    medians = study.median_seconds(calls, rounds, warm_ups=1)
     size = values.numel() * values.element_size()
-    return {call: size / statistics.median(times) for call, times in seconds.items()}
+    return {call: size / median for call, median in medians.items()}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
-    head = (
-        "| codec | bits | error, normal | error, gradient | encode with residual | encode "
-        "| decode and add | GB/s encoded |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
-    )
     lines = []
     for row in rows:
         speed = row["rates"]
-        share = {call: speed[call] / speed["memcpy"] for call in speed}
+        share = {call: f"{speed[call] / speed['memcpy']:.2f}" for call in speed}
         lines.append(
-            f"| `{row['codec']}` | {row['normal']['bits']:.2f} | {row['normal']['error']:.4f} "
-            f"| {row['gradient']['error']:.4f} | {share['encode with residual']:.2f} "
-            f"| {share['encode']:.2f} | {share['decode and add']:.2f} "
-            f"| {speed['encode with residual'] / 1e9:.1f} |"
+            [
+                f"`{row['codec']}`",
+                f"{row['normal']['bits']:.2f}",
+                f"{row['normal']['error']:.4f}",
+                f"{row['gradient']['error']:.4f}",
+                *(share[call] for call in ("encode with residual", "encode", "decode and add")),
+                f"{speed['encode with residual'] / 1e9:.1f}",
+            ]
         )
-    return head + "\n".join(lines) + "\n"
+    head = ("codec", "bits", "error, normal", "error, gradient", "encode with residual", "encode")
+    return report.markdown([*head, "decode and add", "GB/s encoded"], lines)
 
 
 def draw(path: Path, rows: list[dict[str, Any]], caption: str) -> None:
@@ -231,11 +222,10 @@ def label(axis: Axes, renderer: RendererAgg, points: list[tuple[str, float, floa
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks codecs", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--elements", type=int, default=1 << 23)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--codecs", nargs="+", default=CODECS)
-    parser.add_argument("--out", type=Path, default=RESULTS / "codecs.json")
     args = parser.parse_args(argv)
 
     torch.set_num_threads(1)
@@ -251,11 +241,8 @@ def main(argv: list[str]) -> None:
         for name in args.codecs
     ]
     machine = facts.collect()
-    console = report.console()
-    report.print_facts(console, machine)
     text = table(rows)
-    console.print(text, markup=False)
-    report.write_json(args.out, machine, {"elements": args.elements, "codecs": rows})
+    study.publish(args.out, {"elements": args.elements, "codecs": rows}, [text], machine)
     args.out.with_suffix(".md").write_text(
         "# Codecs\n\nRates in multiples of memcpy's for the same input bytes, in the same run; one "
         f"core, blocks of 65,536 elements.\n\n{text}\n{facts.describe(machine)}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.harness import arguments, comparison, launch, openmpi
+from benchmarks.harness import RESULTS, arguments, comparison, launch, openmpi
 from benchmarks.harness.backends import OPENMPI
 
 
@@ -41,9 +41,7 @@ def main(argv: list[str]) -> None:
         )
         for ranks in args.ranks
     ]
-    comparison.run(
-        "Collectives on one host", jobs, args.out or comparison.RESULTS / "collectives.json"
-    )
+    comparison.run("Collectives on one host", jobs, args.out or RESULTS / "collectives.json")
 
 
 def _installation(mpirun: str | None) -> openmpi.OpenMpi:

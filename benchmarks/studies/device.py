@@ -14,29 +14,25 @@ rank 0, by the accelerator's own count, beside an all-reduce without a codec. It
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, report
-from benchmarks.harness.lab import Lab, Topology, unavailable
-from benchmarks.harness.launch import python_path
+import q7x2
+import torch
+import torch.distributed as dist
 
-ROOT = Path(__file__).parents[2]
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import ROOT, facts, report, study
+from benchmarks.harness.lab import Lab, Topology, unavailable
+
 PARTS = ("host", "overlap", "bus")
 LATE = 0.020
 HOST_BYTES = 1 << 20
 HOST_GOAL = 1e-3
 OVERLAP_BYTES = 64 << 20
 OVERLAP_GOAL = 1.1
+OVERLAP_WARM_UPS = 3
 LINK = "1gbit"
 COPY_RATE = 2e9  # bytes per second, per direction
 BUS_BYTES = 1 << 20
@@ -46,11 +42,10 @@ BUS_GOAL = 0.3  # of int4
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks device", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--trials", type=int, default=100, help="of the part host")
     parser.add_argument("--pairs", type=int, default=9, help="of the part overlap")
-    parser.add_argument("--out", type=Path, default=RESULTS / "device.json")
     args = parser.parse_args(argv)
     if "overlap" in args.parts and (problem := unavailable()):
         raise ValueError(f"the part overlap needs virtual hosts: {problem}")
@@ -60,7 +55,7 @@ def main(argv: list[str]) -> None:
     report.print_facts(console, machine)
     results = {}
     if "host" in args.parts:
-        trials = _on_ranks(_host_rank, 2, args.trials)
+        trials = study.run(__name__, {"part": "host", "trials": args.trials}, 2)
         results["host"] = {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
         console.print(
             f"all_reduce + wait() of {HOST_BYTES} bytes: the host is kept"
@@ -70,7 +65,9 @@ def main(argv: list[str]) -> None:
             markup=False,
         )
     if "overlap" in args.parts:
-        pairs = _overlap(args.pairs)
+        spec = {"part": "overlap", "pairs": args.pairs}
+        with Lab(Topology(hosts=2, rate=LINK)) as lab:
+            pairs = study.run(__name__, spec, lab=lab, own_cache=False, timeout_s=600)
         ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
         results["overlap"] = {
             "bytes": OVERLAP_BYTES,
@@ -87,7 +84,7 @@ def main(argv: list[str]) -> None:
             markup=False,
         )
     if "bus" in args.parts:
-        rows = [row for ranks in BUS_RANKS for row in _on_ranks(_count_rank, ranks, BUS_BYTES)]
+        rows = [row for n in BUS_RANKS for row in study.run(__name__, {"part": "bus"}, n)]
         results["bus"] = {"bytes": BUS_BYTES, "rows": rows}
         for row in rows:
             console.print(
@@ -109,97 +106,74 @@ def _in_sequence(pairs: list[dict[str, float]]) -> float:
     return (link + 2 * OVERLAP_BYTES / COPY_RATE) / link
 
 
-def _overlap(pairs: int) -> list[dict[str, float]]:
-    """Seconds of rank 0 with tensors on the device and on the CPU, in turns."""
-    with tempfile.TemporaryDirectory(prefix="q7x2-device-") as folder:
-        samples = Path(folder) / "samples.json"
-        spec = {
-            "bytes": OVERLAP_BYTES,
-            "copy_rate": COPY_RATE,
-            "pairs": pairs,
-            "samples": str(samples),
-        }
-        with Lab(Topology(hosts=2, rate=LINK)) as lab:
-            lab.run(
-                [sys.executable, "-m", "benchmarks.studies.device_ranks", json.dumps(spec)],
-                env={"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
-                timeout_s=600,
-            )
-        measured: list[dict[str, float]] = json.loads(samples.read_text())
-    return measured
+# ---- one rank -----------------------------------------------------------------------------------
 
 
-def _on_ranks(body: Callable[..., None], world_size: int, argument: int) -> list[dict[str, Any]]:
-    """What ``body(rank, world_size, store, argument, results)`` puts to ``results`` on rank 0."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        results: Any = context.Queue()
-        ranks = [
-            context.Process(
-                target=body,
-                args=(rank, world_size, f"file://{directory}/store", argument, results),
-            )
-            for rank in range(world_size)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            raise ValueError("a rank failed, see above")
-        measured: list[dict[str, Any]] = results.get()
-    return measured
-
-
-def _join(rank: int, world_size: int, store: str) -> Any:
-    """Make the default group, and return the accelerator's compiled module."""
+def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Returns what rank 0 has measured or counted for a part."""
     sys.path.insert(0, str(ROOT / "tests" / "python"))
-    import q7x2
     import stand_in
-    import torch
-    import torch.distributed as dist
 
-    torch.set_num_threads(1)
     module = stand_in.load()
-    q7x2.register_accelerator(stand_in.NAME, module.stream_calls(), module.codec_kernels())
-    dist.init_process_group("q7x2", init_method=store, rank=rank, world_size=world_size)
-    return module
+    # With its own kernels for codecs only where they are counted.
+    kernels = [] if spec["part"] == "overlap" else [module.codec_kernels()]
+    q7x2.register_accelerator(stand_in.NAME, module.stream_calls(), *kernels)
+    dist.init_process_group("q7x2")
+    if spec["part"] == "host":
+        found = _host(spec["trials"])
+    elif spec["part"] == "overlap":
+        found = _overlap(module, spec["pairs"])
+    else:
+        found = _bus(module)
+    return found if dist.get_rank() == 0 else None
 
 
-def _host_rank(rank: int, world_size: int, store: str, trials: int, results: Any) -> None:
+def _host(trials: int) -> list[dict[str, Any]]:
     """Seconds of rank 0: of its host, and until its stream has the result."""
-    _join(rank, world_size, store)
-    import torch
-    import torch.distributed as dist
-
     tensor = torch.ones(HOST_BYTES // 4, device="fake")
     measured = []
     for _ in range(trials + 5):
         torch.accelerator.synchronize()
         dist.barrier()
         begin = time.perf_counter()
-        if rank == 1:
+        if dist.get_rank() == 1:
             time.sleep(LATE)
         work = dist.all_reduce(tensor, async_op=True)
         work.wait()
         host = time.perf_counter() - begin
         torch.accelerator.synchronize()
         measured.append({"host": host, "stream": time.perf_counter() - begin})
-    dist.destroy_process_group()
-    if rank == 0:
-        results.put(measured[5:])
+    return measured[5:]
 
 
-def _count_rank(rank: int, world_size: int, store: str, size: int, results: Any) -> None:
-    """Bytes of rank 0, by codec. The first call of a kind brings the Plan."""
-    module = _join(rank, world_size, store)
-    import q7x2
-    import torch
-    import torch.distributed as dist
+def _overlap(module: Any, pairs: int) -> list[dict[str, Any]]:
+    """Seconds with tensors on the device and on the CPU, in turns."""
+    module.set_copy_rate(COPY_RATE)
+    tensors = {
+        kind: torch.zeros(OVERLAP_BYTES // 4, device=device)
+        for kind, device in (("device", "fake"), ("cpu", "cpu"))
+    }
+    measured = [
+        {kind: _seconds(tensor) for kind, tensor in tensors.items()}
+        for _ in range(OVERLAP_WARM_UPS + pairs)
+    ]
+    return measured[OVERLAP_WARM_UPS:]
 
+
+def _seconds(tensor: torch.Tensor) -> float:
+    torch.accelerator.synchronize()
+    dist.barrier()
+    begin = time.perf_counter()
+    dist.all_reduce(tensor)
+    torch.accelerator.synchronize()
+    return time.perf_counter() - begin
+
+
+def _bus(module: Any) -> list[dict[str, Any]]:
+    """Bytes of this rank, by codec. The first call of a kind brings the Plan."""
     counted: list[dict[str, Any]] = []
     for codec in BUS_CODECS:
-        tensor = torch.ones(size // 4, device="fake")
+        tensor = torch.ones(BUS_BYTES // 4, device="fake")
         for _ in range(2):
             torch.accelerator.synchronize()
             before = module.copied_bytes()
@@ -209,7 +183,5 @@ def _count_rank(rank: int, world_size: int, store: str, size: int, results: Any)
         row = {"to_host": after[0] - before[0], "to_device": after[1] - before[1]}
         plain = counted[0] if counted else row
         ratio = sum(row.values()) / (plain["to_host"] + plain["to_device"])
-        counted.append({"ranks": world_size, "codec": codec, **row, "ratio": ratio})
-    dist.destroy_process_group()
-    if rank == 0:
-        results.put(counted)
+        counted.append({"ranks": dist.get_world_size(), "codec": codec, **row, "ratio": ratio})
+    return counted

@@ -8,23 +8,25 @@ ranks. All ways must have the same losses. It needs root.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
-import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.lab import Lab, Topology
+import q7x2
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import report, study
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness.schedule import bytes_sent
+
 OURS = "ShardedEmbedding, q7x2"
 # What is compared with it, and how many times longer its communication shall be.
 GOALS = {"DDP, dense, gloo": 10.0, "DDP, sparse=True, gloo": 2.0}
@@ -34,33 +36,22 @@ LARGEST_DIFFERENCE = 1e-4  # of two losses, relative: rounding
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks embedding", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--share", type=float, default=0.002, help="of the rows, in a rank's batch")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=RESULTS / "embedding.json")
     args = parser.parse_args(argv)
     if not 0 < args.share * args.rows <= args.rows / 4:
         raise ValueError(f"--share must be more than 0 and at most 0.25, got {args.share}")
-    names = ("rows", "dim", "share", "steps")
-    spec = {name: getattr(args, name) for name in names}
-    with Lab(Topology(hosts=args.hosts, rate=args.rate)) as lab, tempfile.TemporaryDirectory() as d:
-        out = Path(d) / "ways.json"
-        worker = [sys.executable, "-m", "benchmarks.studies.embedding", json.dumps(spec), str(out)]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), "XDG_CACHE_HOME": d}
-        env["Q7X2_REFINE"] = "0"  # too few steps for q7x2 to settle on the fastest algorithm
-        lab.run(worker, env=env, timeout_s=1800)
-        ways = json.loads(out.read_text())
-    machine = facts.collect()
-    result = {**spec, "hosts": args.hosts, "rate": args.rate, "ways": ways}
-    report.write_json(args.out, machine, result)
-    console = report.console()
-    report.print_facts(console, machine)
-    for name, figures in ways.items():
-        console.print(sentence(name, figures, ways[OURS]), markup=False)
+    spec = study.chosen(args, "rows", "dim", "share", "steps")
+    with Lab(Topology(hosts=args.hosts, rate=args.rate)) as lab:
+        # Too few steps for q7x2 to settle on the fastest algorithm.
+        ways = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"}, timeout_s=1800)
+    body = {**spec, **study.chosen(args, "hosts", "rate"), "ways": ways}
+    study.publish(args.out, body, [sentence(n, each, ways[OURS]) for n, each in ways.items()])
 
 
 def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
@@ -90,12 +81,8 @@ class Way:
     sent: list[int] = field(default_factory=list)
 
 
-def rank_main(spec: dict[str, Any], out: Path) -> None:
-    """Rank 0 writes the figures of each way to ``out``."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures of each way on rank 0."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
@@ -111,16 +98,11 @@ def rank_main(spec: dict[str, Any], out: Path) -> None:
         each["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
         if not each["loss_difference"] < LARGEST_DIFFERENCE:
             raise ValueError(f"{name} has losses {each['losses']}, dense DDP has {reference}")
-    if rank == 0:
-        out.write_text(json.dumps(figures))
-    dist.barrier()
-    dist.destroy_process_group()
+    return figures if rank == 0 else None
 
 
 def draw(spec: dict[str, Any], step: int, rank: int) -> tuple[Any, Any]:
     """Distinct ids, of which small ones are in most batches (Zipf's law), and their targets."""
-    import torch
-
     generator = torch.Generator().manual_seed(1000 * step + rank)
     rows, count = spec["rows"], max(1, round(spec["share"] * spec["rows"]))
     ids = torch.empty(0, dtype=torch.int64)
@@ -133,11 +115,6 @@ def draw(spec: dict[str, Any], step: int, rank: int) -> tuple[Any, Any]:
 
 def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
     """A way of `WAYS`; all begin with the same rows."""
-    import q7x2
-    import torch
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(spec["dim"], 16), nn.Tanh(), nn.Linear(16, 1))
     table = torch.randn(spec["rows"], spec["dim"])
@@ -166,8 +143,6 @@ def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
         )
         return lambda batch: train(ddp, [sgd(ddp.parameters()), rows], batch)
 
-    import torch.distributed as dist
-
     me = dist.get_rank()
     backend = name.rsplit(" ", 1)[1]
     single = dist.new_group([me], backend=backend, use_local_synchronization=True)
@@ -175,8 +150,6 @@ def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
 
 
 def train(model: Any, updates: list[Any], batch: tuple[Any, Any]) -> Any:
-    import torch.nn.functional as F
-
     ids, target = batch
     model.zero_grad()
     loss = F.mse_loss(model(ids).squeeze(1), target)
@@ -188,10 +161,6 @@ def train(model: Any, updates: list[Any], batch: tuple[Any, Any]) -> Any:
 
 def measure(way: Way, batch: Any) -> None:
     """One step with the other ranks and one without, each from a common start."""
-    import torch.distributed as dist
-
-    from benchmarks.harness.schedule import bytes_sent
-
     dist.barrier()
     sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
     loss = way.together(batch)
@@ -209,8 +178,6 @@ def measure(way: Way, batch: Any) -> None:
 
 def summarize(way: Way) -> dict[str, Any]:
     """Medians over the steps; the time of a step is that of the slowest rank."""
-    import torch
-    import torch.distributed as dist
 
     def over_ranks(values: list[float], op: Any) -> float:
         tensor = torch.tensor(values[1:], dtype=torch.float64)
@@ -227,7 +194,3 @@ def summarize(way: Way) -> dict[str, Any]:
         "bytes_sent": over_ranks([float(each) for each in way.sent], dist.ReduceOp.MAX),
         "losses": way.losses,
     }
-
-
-if __name__ == "__main__":
-    rank_main(json.loads(sys.argv[1]), Path(sys.argv[2]))

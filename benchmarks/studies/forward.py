@@ -10,20 +10,19 @@ It needs root.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import arguments, facts, launch, report
+import q7x2
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.harness import arguments, report, study
 from benchmarks.harness.lab import Lab, Topology
 
-RESULTS = Path(__file__).parents[1] / "results"
 COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overlap"
 WAYS = (COMPUTE, WIRE, DDP, OURS)
 # A step takes at most so many times the bound, and DDP at least so many times a step.
@@ -33,7 +32,7 @@ VOCABULARY = 256
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks forward", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--hosts", default="2,4", help="numbers of virtual hosts")
     parser.add_argument("--rate", default="auto", help="of each NIC, as tc spells it, or auto")
     parser.add_argument("--width", type=int, default=256)
@@ -46,29 +45,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--early", type=float, help="ForwardOverlap(early=); chosen if not given")
     parser.add_argument("--steps", type=int, default=15, help="in a row, of each way")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=RESULTS / "forward.json")
     args = parser.parse_args(argv)
-    names = (
-        "width",
-        "layers",
-        "context",
-        "batch",
-        "bucket_mb",
-        "window",
-        "early",
-        "steps",
-        "rounds",
-    )
-    spec = {name: getattr(args, name) for name in names}
+    names = ("width", "layers", "context", "batch", "bucket_mb", "window", "early", "steps")
+    spec = study.chosen(args, *names, "rounds")
     spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
     cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
-    machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "cases": cases})
-    console = report.console()
-    report.print_facts(console, machine)
-    for each in cases:
-        for line in sentences(each):
-            console.print(line, markup=False)
+    lines = [line for each in cases for line in sentences(each)]
+    study.publish(args.out, {**spec, "cases": cases}, lines)
 
 
 def case(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -88,16 +71,11 @@ def matching_rate(figures: dict[str, Any], hosts: int) -> str:
 
 
 def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
-    with Lab(Topology(hosts=hosts, rate=rate)) as lab, tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "figures.json"
-        worker = [sys.executable, "-m", "benchmarks.studies.forward", json.dumps(spec), str(out)]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
-        env["XDG_CACHE_HOME"] = folder
-        # Both ways sum in one order, so their weights can be compared bit for bit.
-        env |= {"Q7X2_ALGO": "ring", "Q7X2_REFINE": "0"}
-        lab.run(worker, env=env, timeout_s=3600)
-        figures: dict[str, Any] = json.loads(out.read_text())
-        return figures
+    # Both ways sum in one order, so their weights can be compared bit for bit.
+    env = {"Q7X2_ALGO": "ring", "Q7X2_REFINE": "0"}
+    with Lab(Topology(hosts=hosts, rate=rate)) as lab:
+        figures: dict[str, Any] = study.run(__name__, spec, lab=lab, env=env)
+    return figures
 
 
 def sentences(figures: dict[str, Any]) -> list[str]:
@@ -131,43 +109,26 @@ def sentences(figures: dict[str, Any]) -> list[str]:
 # ---- one rank -----------------------------------------------------------------------------------
 
 
-def rank_main(spec: dict[str, Any], out: Path) -> None:
-    """Rank 0 writes the figures to ``out``."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures on rank 0; those of ways are per step."""
     dist.init_process_group("q7x2")
     training = Training(spec)
-    figures: dict[str, list[list[float]]] = {name: [] for name in spec["ways"]}
-    for turn in range(spec["rounds"] + 1):  # the first one is not counted
-        at = turn % len(spec["ways"])
-        for name in spec["ways"][at:] + spec["ways"][:at]:
-            figures[name].append(training.timed(training.ways[name]))
-    ways = {}
-    for name, rows in figures.items():
-        seconds, cpu = (list(column) for column in zip(*rows[1:], strict=True))
-        ways[name] = {
-            "seconds": statistics.median(seconds),
-            "cpu_seconds": statistics.median(cpu),
-            "all_seconds": seconds,
-        }
+    ways, _ = study.in_turns(
+        {name: lambda name=name: training.ways[name] for name in spec["ways"]},  # type: ignore[misc]
+        spec["rounds"],
+    )
+    for figures in ways.values():
+        figures["all_seconds"] = [each / spec["steps"] for each in figures["all_seconds"]]
+        for name in ("seconds", "bytes_sent", "cpu_seconds"):
+            figures[name] /= spec["steps"]
     result = {"gradient_bytes": training.gradient_bytes, "ways": ways, **training.verdict()}
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
+    return result if dist.get_rank() == 0 else None
 
 
 class Training:
     """The same GPT three times: for DDP, for overlap, and for the computation alone."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        import q7x2
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
         self._spec, self._steps = spec, dict.fromkeys(WAYS, 0)
         self._models = {}
         for name in (COMPUTE, DDP, OURS):
@@ -196,29 +157,11 @@ class Training:
             OURS: self._overlap,
         }
 
-    def timed(self, way: Callable[[], None]) -> list[float]:
-        """Seconds per step of the slowest rank, and CPU seconds per step of all ranks."""
-        import torch
-        import torch.distributed as dist
-
-        dist.barrier()
-        cpu, begin = time.process_time(), time.perf_counter()
-        way()
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-        dist.barrier()
-        slowest = torch.tensor(seconds / self._spec["steps"], dtype=torch.float64)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        total = torch.tensor(cpu / self._spec["steps"], dtype=torch.float64)
-        dist.all_reduce(total)
-        return [float(slowest), float(total)]
-
     def _compute(self) -> None:
         with self._models[COMPUTE][0].no_sync():
             self._train(COMPUTE)
 
     def _send(self) -> None:
-        import torch.distributed as dist
-
         for _ in range(self._spec["steps"]):
             works = [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]
             for work in works:
@@ -229,9 +172,6 @@ class Training:
         self._attached.wait()
 
     def _train(self, name: str) -> None:
-        import torch
-        import torch.nn.functional as F
-
         ddp, optimizer = self._models[name]
         shape = (self._spec["batch"], self._spec["context"] + 1)
         for _ in range(self._spec["steps"]):
@@ -245,9 +185,6 @@ class Training:
 
     def verdict(self) -> dict[str, Any]:
         """Whether both ways have the same weights on all ranks, and what has been waited for."""
-        import torch
-        import torch.distributed as dist
-
         pairs = zip(
             self._models[DDP][0].parameters(), self._models[OURS][0].parameters(), strict=True
         )
@@ -276,8 +213,6 @@ class Training:
 
 def gpt(spec: dict[str, Any]) -> Any:
     """A decoder over bytes with learnt positions, equal on all ranks."""
-    import torch
-    from torch import nn
 
     class Gpt(nn.Module):
         def __init__(self) -> None:
@@ -307,7 +242,3 @@ def gpt(spec: dict[str, Any]) -> Any:
 
     torch.manual_seed(0)
     return Gpt()
-
-
-if __name__ == "__main__":
-    rank_main(json.loads(sys.argv[1]), Path(sys.argv[2]))

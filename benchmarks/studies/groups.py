@@ -8,19 +8,16 @@ two busy threads a rank. The three take turns.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.processes import run_ranks
+import torch
+import torch.distributed as dist
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import facts, study
+
 GOAL = 3.0  # times the latency beside nothing
 BESIDE = ("nothing", "all_reduce", "arithmetic")
 TURN_S = 0.3
@@ -29,31 +26,23 @@ FLOATS = 16 << 20
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--turns", type=int, default=15, help="of each")
-    parser.add_argument("--out", type=Path, default=RESULTS / "groups.json")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        worker(args.worker)
-        return
     machine = facts.collect()
-    rows = measure(args.turns)
-    report.write_json(args.out, machine, {"rows": rows})
-    for row in rows:
-        print(
-            f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
-            f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
-        )
-    print(f"goal: the median beside all_reduce at most {GOAL} x that beside nothing")
+    times = study.run(__name__, {"turns": args.turns}, RANKS, timeout_s=60 + 3 * args.turns)
+    rows = rows_of(times)
+    lines = [
+        f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
+        f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
+        for row in rows
+    ]
+    lines.append(f"goal: the median beside all_reduce at most {GOAL} x that beside nothing")
+    study.publish(args.out, {"rows": rows}, lines, machine)
 
 
-def measure(turns: int) -> list[dict[str, Any]]:
+def rows_of(times: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Seconds of a call on rank 0."""
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
-    command = [sys.executable, "-m", "benchmarks", "groups", "--worker", str(turns)]
-    results = run_ranks([command] * RANKS, launch.rank_environments(RANKS, env), 60 + 3 * turns)
-    times = json.loads(results[0].lines[-1])
     idle = statistics.median(times[BESIDE[0]])
     rows = []
     for beside in BESIDE:
@@ -64,18 +53,14 @@ def measure(turns: int) -> list[dict[str, Any]]:
     return rows
 
 
-def worker(turns: int) -> None:
-    """One rank: prints its times as JSON."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
+    """Returns the times of rank 0."""
     dist.init_process_group("q7x2")
     others = dist.new_group()
     small, large = torch.ones(1), torch.ones(FLOATS)
     addend = torch.zeros(FLOATS)
     times: dict[str, list[float]] = {beside: [] for beside in BESIDE}
-    for turn in range(turns + 1):
+    for turn in range(spec["turns"] + 1):
         for beside in BESIDE:
             stop = threading.Event()
             helper = threading.Thread(target=_occupy, args=(beside, stop, large, addend, others))
@@ -85,15 +70,11 @@ def worker(turns: int) -> None:
             helper.join()
             if turn > 0:  # the first one warms up
                 times[beside] += taken
-    if dist.get_rank() == 0:
-        print(json.dumps(times))
-    dist.destroy_process_group()
+    return times if dist.get_rank() == 0 else None
 
 
 def _turn(small: Any) -> list[float]:
     """All-reduces until both ranks have had their time, and what each took."""
-    import torch.distributed as dist
-
     times = []
     end = time.perf_counter() + TURN_S
     # The sum tells the ranks alike that one of them is at its end.
@@ -108,9 +89,6 @@ def _turn(small: Any) -> list[float]:
 
 
 def _occupy(beside: str, stop: threading.Event, large: Any, addend: Any, group: Any) -> None:
-    import torch
-    import torch.distributed as dist
-
     over = torch.zeros(1)
     while beside == "all_reduce" and not over.item():
         over.fill_(stop.is_set())

@@ -8,22 +8,22 @@ for an all-gather of the same ones. A run that was stopped goes on with the next
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import q7x2
+import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.progress import Progress
+from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.processes import run_ranks
+from benchmarks.harness import facts, report, study
+from benchmarks.studies.train.tasks import Digits
 
-RESULTS = Path(__file__).parents[1] / "results"
 # By label: the best of a grid, by steps to the target at the defaults below, with seeds 10 and 11.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9},
@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks kfac", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16, help="of a rank")
     parser.add_argument("--width", type=int, default=8, help="channels of the first layer")
@@ -42,15 +42,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--every", type=int, default=5, help="steps between two looks at the loss")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--fresh", action="store_true", help="measure seeds of --out anew")
-    parser.add_argument("--out", type=Path, default=RESULTS / "kfac.json")
     args = parser.parse_args(argv)
-    names = ("ranks", "batch", "width", "target", "steps", "every")
-    spec = {name: getattr(args, name) for name in names}
+    spec = study.chosen(args, "ranks", "batch", "width", "target", "steps", "every")
     seeds = [] if args.fresh else kept(args.out, spec)
     with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as progress:
         task = progress.add_task("trainings", total=args.seeds, completed=len(seeds))
         for seed in range(len(seeds), args.seeds):
-            seeds.append(measure(spec, seed))
+            seeds.append(study.run(__name__, {**spec, "seed": seed}, args.ranks))
             report.write_json(args.out, facts.collect(), {**spec, "seeds": seeds})
             progress.advance(task)
     console = report.console()
@@ -75,22 +73,6 @@ def kept(path: Path, spec: dict[str, Any]) -> list[dict[str, Any]]:
     return seeds
 
 
-def measure(spec: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The trainings of one seed by optimizer, and the bytes of the inverses ("received")."""
-    with tempfile.TemporaryDirectory(prefix="q7x2-kfac-") as folder:
-        out = Path(folder) / "figures.json"
-        text = json.dumps({**spec, "seed": seed})
-        command = [sys.executable, "-m", "benchmarks.studies.kfac", text, str(out)]
-        env = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
-        }
-        environments = launch.rank_environments(spec["ranks"], env)
-        run_ranks([command] * spec["ranks"], environments, timeout_s=3600)
-        figures: dict[str, Any] = json.loads(out.read_text())
-        return figures
-
-
 def sentence(label: str, runs: list[dict[str, Any]]) -> str:
     """The medians of an optimizer's trainings, for a person."""
     reached = [run for run in runs if run["steps"] is not None]
@@ -104,33 +86,19 @@ def sentence(label: str, runs: list[dict[str, Any]]) -> str:
 # ---- one rank -----------------------------------------------------------------------------------
 
 
-def rank_main(spec: dict[str, Any], out: Path) -> None:
-    """Rank 0 writes the figures to ``out``."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns on rank 0 the trainings of one seed by optimizer, and the bytes of the inverses."""
     dist.init_process_group("q7x2")
     figures: dict[str, Any] = {}
     for label in OPTIMIZERS:
         figures[label], optimizer = train(label, spec)
         if label == "K-FAC":
             figures["received"] = count_bytes(optimizer)
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(figures))
-    dist.barrier()
-    dist.destroy_process_group()
+    return figures if dist.get_rank() == 0 else None
 
 
 def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Steps and seconds to the target, None and the whole time if it is not reached."""
-    import q7x2
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from benchmarks.studies.train.tasks import Digits
-
     task = Digits({"batch": spec["batch"], "width": spec["width"]})
     torch.manual_seed(spec["seed"])
     model = task.model()
@@ -164,8 +132,6 @@ def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def count_bytes(optimizer: Any) -> dict[str, int]:
     """What this rank receives, summed over the ranks and divided by their number."""
-    import torch
-    import torch.distributed as dist
     from q7x2.optim.kfac_exchange import Inversion, exchange_inverses, owners_of, triangle
 
     group, device = optimizer.group, torch.device("cpu")
@@ -194,15 +160,9 @@ def count_bytes(optimizer: Any) -> dict[str, int]:
 
 def _received() -> int:
     """Bytes of broadcasts and all-gathers that this process has received."""
-    import q7x2
-
     return sum(
         counted["received_network_bytes"] + counted["received_memory_bytes"]
         for group in q7x2.stats()["groups"]
         for kind, counted in group["operations"].items()
         if kind in ("broadcast", "all_gather")
     )
-
-
-if __name__ == "__main__":
-    rank_main(json.loads(sys.argv[1]), Path(sys.argv[2]))

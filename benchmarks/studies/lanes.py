@@ -8,26 +8,22 @@ is what limits them, a second thread cannot help more. It needs two idle process
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 from pathlib import Path
 
-from benchmarks.harness import facts, report
+from benchmarks.harness import ROOT, study
 
-ROOT = Path(__file__).parents[2]
-RESULTS = Path(__file__).parents[1] / "results"
 TARGET = "q7x2_lanes_bench"
 GOAL = 1.6
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks lanes", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "dev", help="by ./dev build")
-    parser.add_argument("--out", type=Path, default=RESULTS / "lanes.json")
     args = parser.parse_args(argv)
     if len(os.sched_getaffinity(0)) < 2:
         raise ValueError("lanes need two processors, and this process may use one")
@@ -40,20 +36,16 @@ def main(argv: list[str]) -> None:
         rounds["two"] += _run(program, lanes=1)
         rounds["apart"] += _run(program, lanes=0, processes=2)
 
-    machine = facts.collect()
-    console = report.console()
-    report.print_facts(console, machine)
-    rows = []
+    rows, lines = [], []
     for what in rounds["one"][0]:
         row = {key: statistics.median(each[what] for each in rounds[key]) for key in rounds}
         row["ratio"], row["bound"] = row["one"] / row["two"], 2 * row["one"] / row["apart"]
         rows.append({"what": what, **row, "goal": GOAL})
-        console.print(
+        lines.append(
             f"{what:8} 16 MiB  one thread {row['one'] * 1e3:6.2f} ms   two {row['two'] * 1e3:6.2f}"
-            f" ms   {row['ratio']:5.2f} x  (goal {GOAL} x; two processes {row['bound']:.2f} x)",
-            markup=False,
+            f" ms   {row['ratio']:5.2f} x  (goal {GOAL} x; two processes {row['bound']:.2f} x)"
         )
-    report.write_json(args.out, machine, {"rows": rows, "rounds": rounds})
+    study.publish(args.out, {"rows": rows, "rounds": rounds}, lines)
 
 
 def _run(program: Path, lanes: int, processes: int = 1) -> list[dict[str, float]]:

@@ -8,21 +8,20 @@ LateUpdates a step is a backward of this rank, and others may apply more gradien
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.processes import run_ranks
+import q7x2
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import report, study
+
 METHODS: dict[str, dict[str, Any]] = {  # options of DDP, Quorum or LateUpdates
     "DDP": {},
     "backup workers": {},
@@ -35,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {  # options of DDP, Quorum or LateUpdates
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks late", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--stopped", type=int, default=0, help="the rank that is stopped")
@@ -44,49 +43,32 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of each method")
     parser.add_argument("--width", type=int, default=256, help="of the network")
     parser.add_argument("--batch", type=int, default=64, help="of a rank")
-    parser.add_argument("--out", type=Path, default=RESULTS / "late.json")
     args = parser.parse_args(argv)
     if not 0 < args.stop < args.period:
         raise ValueError(f"--stop must be more than 0 and less than --period, got {args.stop}")
     if not 0 <= args.stopped < args.ranks:
         raise ValueError(f"--stopped must be a rank, got {args.stopped}")
-    names = ("ranks", "stopped", "stop", "period", "seconds", "width", "batch")
-    spec = {name: getattr(args, name) for name in names}
+    spec = study.chosen(args, "ranks", "stopped", "stop", "period", "seconds", "width", "batch")
     figures = {method: measure(spec, method) for method in args.methods}
-    machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "methods": figures})
-    console = report.console()
-    report.print_facts(console, machine)
-    for method, each in figures.items():
-        console.print(
-            f"{method:16} {each['steps']:6} steps, median {report.duration(each['median'])}, "
-            f"longest {report.duration(each['longest'])}, {each['updates']} updates, "
-            f"replicas equal: {each['equal']}",
-            markup=False,
-        )
+    lines = [
+        f"{method:16} {each['steps']:6} steps, median {report.duration(each['median'])}, "
+        f"longest {report.duration(each['longest'])}, {each['updates']} updates, "
+        f"replicas equal: {each['equal']}"
+        for method, each in figures.items()
+    ]
+    study.publish(args.out, {**spec, "methods": figures}, lines)
 
 
 def measure(spec: dict[str, Any], method: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="q7x2-late-") as folder:
-        out = Path(folder) / "figures.json"
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.studies.late",
-            json.dumps(spec),
-            method,
-            str(out),
-        ]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
-        environments = launch.rank_environments(spec["ranks"], env)
-        stopper = Stopper(spec["stop"], spec["period"])
-        commands = [command] * spec["ranks"]
-        try:
-            run_ranks(commands, environments, spec["seconds"] + 300, on_line=stopper.hear)
-        finally:
-            stopper.end()
-        figures: dict[str, Any] = json.loads(out.read_text())
-        return figures
+    stopper = Stopper(spec["stop"], spec["period"])
+    given, seconds = {**spec, "method": method}, spec["seconds"] + 300
+    try:
+        figures: dict[str, Any] = study.run(
+            __name__, given, spec["ranks"], timeout_s=seconds, on_line=stopper.hear
+        )
+    finally:
+        stopper.end()
+    return figures
 
 
 class Stopper:
@@ -127,11 +109,6 @@ class Training:
     """One method on this rank, as calls of :meth:`step`."""
 
     def __init__(self, spec: dict[str, Any], method: str) -> None:
-        import q7x2
-        import torch
-        from torch import nn
-        from torch.nn.parallel import DistributedDataParallel
-
         torch.manual_seed(0)
         self._spec, width, options = spec, spec["width"], METHODS[method]
         self.model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
@@ -173,19 +150,14 @@ class Training:
                 each.finish()
 
     def _loss(self, model: Any, part: int) -> Any:
-        import torch
-
         generator = torch.Generator().manual_seed(1000 * self.updates + part)
         x = torch.randn(self._spec["batch"], self._spec["width"], generator=generator)
         return model(x).square().mean()
 
 
-def rank_main(spec: dict[str, Any], method: str, out: Path) -> None:
-    """A rank that is never stopped writes the figures to ``out``."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures on a rank that is never stopped."""
+    method = spec["method"]
     dist.init_process_group("q7x2")
     rank, witness = dist.get_rank(), (spec["stopped"] + 1) % dist.get_world_size()
     # All ranks train up to the same update, which a short training tells: as many as fit.
@@ -212,19 +184,13 @@ def rank_main(spec: dict[str, Any], method: str, out: Path) -> None:
     dist.broadcast(first, 0)
     equal = torch.tensor(int(torch.equal(first, weights)))
     dist.all_reduce(equal, dist.ReduceOp.MIN)
-    if rank == witness:
-        times.sort()
-        figures = {
-            "steps": len(times),
-            "median": times[len(times) // 2] if times else 0.0,
-            "longest": times[-1] if times else 0.0,
-            "updates": training.updates,
-            "equal": bool(equal),
-        }
-        out.write_text(json.dumps(figures))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    rank_main(json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    if rank != witness:
+        return None
+    times.sort()
+    return {
+        "steps": len(times),
+        "median": times[len(times) // 2] if times else 0.0,
+        "longest": times[-1] if times else 0.0,
+        "updates": training.updates,
+        "equal": bool(equal),
+    }

@@ -6,16 +6,18 @@ sleeps, but for one write when a second of the clock begins. So what is compared
 these moments. A pair of windows gives one ratio of mean times, and as a share of the second one
 overhead; published are the median and its bootstrap interval.
 
-`report`: see ledger_report.py.
+`report`: how long `q7x2 report` takes, and how large its page is, for a long run. The ledgers are
+made for it: each step of each rank has some all-reduces, a loss now and then, and one sample.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,16 +26,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from q7x2.ledger import writer as ledger_writer
 from q7x2.ledger.writer import PERIOD, to_next_write
+from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import facts, launch, report
+from benchmarks.harness import ROOT, facts, report, study
 from benchmarks.harness.bootstrap import median_interval
-from benchmarks.harness.processes import run_ranks
-from benchmarks.studies import ledger_report
 
-RESULTS = Path(__file__).parents[1] / "results"
 GOAL = 0.01
+REPORT_GOAL_S, REPORT_GOAL_BYTES = 20.0, 5_000_000
 # Seconds: of a window around a write; between looks at the clock.
 WINDOW = 0.1
 CHUNK = 0.005
@@ -42,17 +45,12 @@ PARTS = ("overhead", "report")
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks ledger", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--pairs", type=int, default=100, help="of turns, for each kind")
     parser.add_argument("--steps", type=int, default=10_000, help="of the run that is reported")
     parser.add_argument("--ranks", type=int, default=8, help="of the run that is reported")
-    parser.add_argument("--out", type=Path, default=RESULTS / "ledger.json")
-    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        worker(**args.worker)
-        return
     found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
     machine = facts.collect()
     if "overhead" in args.parts:
@@ -61,25 +59,17 @@ def main(argv: list[str]) -> None:
             print(sentence(row))
         print(f"goal: at most {100 * GOAL:g} %")
     if "report" in args.parts:
-        found["report"] = ledger_report.measure(args.steps, args.ranks, buckets=4)
-        print(ledger_report.sentence(found["report"]))
+        found["report"] = measure_report(args.steps, args.ranks, buckets=4)
+        print(report_sentence(found["report"]))
     report.write_json(args.out, machine, {part: found[part] for part in PARTS if part in found})
 
 
 def overhead(pairs: int) -> list[dict[str, Any]]:
     """One row per kind of work: seconds without the ledger, and the overhead with its interval."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(),
-            "Q7X2_REFINE": "0",
-            "Q7X2_LEDGER": folder,
-        }
+        env = {"Q7X2_REFINE": "0", "Q7X2_LEDGER": folder}
         spec = {"pairs": pairs, "seed": random.randrange(1 << 30)}
-        command = [sys.executable, "-m", "benchmarks", "ledger", "--worker", json.dumps(spec)]
-        ranks = launch.rank_environments(2, env)
-        results = run_ranks([command] * 2, ranks, 120 + 40 * pairs)
-    turns: dict[str, dict[str, list[float]]] = json.loads(results[0].lines[-1])
+        turns = study.run(__name__, spec, 2, env=env, timeout_s=120 + 40 * pairs)
     return [row_of(kind, each["off"], each["on"]) for kind, each in turns.items()]
 
 
@@ -96,15 +86,11 @@ def row_of(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
     }
 
 
-def worker(pairs: int, seed: int) -> None:
-    """One rank: prints the mean times of its turns as JSON."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, dict[str, list[float]]] | None:
+    """Returns the mean times of the turns of rank 0."""
+    pairs = spec["pairs"]
     dist.init_process_group("q7x2")
-    order = random.Random(seed)  # the same on all ranks
+    order = random.Random(spec["seed"])  # the same on all ranks
     turns = {}
     for kind, size in SIZES.items():
         tensor = torch.ones(size // 4)
@@ -118,17 +104,13 @@ def worker(pairs: int, seed: int) -> None:
         ddp(batch).square().mean().backward()
 
     turns["DDP step"] = _turns(step, pairs, order)
-    dist.destroy_process_group()
-    print(json.dumps(turns))
+    return turns if dist.get_rank() == 0 else None
 
 
 class _Work:
     """Calls that all ranks make equally often: rank 0 says when it is enough."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        import torch
-        import torch.distributed as dist
-
         self._call = call
         self._is_enough = torch.zeros(1)
         self._at_once = 10
@@ -138,8 +120,6 @@ class _Work:
 
     def run(self, for_seconds: float) -> float:
         """The mean seconds of a call."""
-        import torch.distributed as dist
-
         calls = 0
         begin = time.perf_counter()
         self._is_enough.zero_()
@@ -177,4 +157,38 @@ def sentence(row: dict[str, Any]) -> str:
     return (
         f"{row['kind']:20} {row['seconds_off'] * 1e6:10.1f} µs without the ledger, with it "
         f"{100 * row['overhead']:+.2f} % ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
+    )
+
+
+def measure_report(steps: int, ranks: int, buckets: int) -> dict[str, Any]:
+    """Seconds, processor seconds, and bytes of the page."""
+    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    from ledger_files import Training
+
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(ranks=ranks, steps=steps, buckets=buckets, loss_every=10, watts=100)
+        training.write(Path(folder))
+        page = Path(folder) / "report.html"
+        command = [sys.executable, "-m", "q7x2", "report", folder, "--out", str(page)]
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - begin
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {
+            "steps": steps,
+            "ranks": ranks,
+            "all_reduces_per_step": buckets,
+            "seconds": seconds,
+            "cpu_seconds": now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime,
+            "bytes": page.stat().st_size,
+        }
+
+
+def report_sentence(row: dict[str, Any]) -> str:
+    """The row for a person."""
+    return (
+        f"report of {row['steps']:,} steps of {row['ranks']} ranks: {row['seconds']:.1f} s "
+        f"(CPU {row['cpu_seconds']:.1f} s), {row['bytes']:,} bytes; goal: at most "
+        f"{REPORT_GOAL_S:g} s and {REPORT_GOAL_BYTES:,} bytes"
     )

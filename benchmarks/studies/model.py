@@ -1,4 +1,4 @@
-"""`python -m benchmarks model`: what the simulator predicts, beside what is measured.
+"""What the simulator predicts, beside what is measured.
 
 Every row is one collective at one size with one forced algorithm on one topology. The prediction is
 made from the Fabric that the start-up probe found there, with nothing set by hand, for the Plan,
@@ -12,7 +12,6 @@ HELD_OUT had no part in it, and the goals are for them. A new case is a new row 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -29,13 +28,10 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 from q7x2._core.extension import load
 from q7x2._core.palette import LINES
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.harness import facts, launch, report
+from benchmarks.harness import facts, launch, report, study
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.backends import EMPTY
-from benchmarks.harness.comparison import RESULTS
 from benchmarks.harness.lab import LabError, Topology, unavailable
 from benchmarks.harness.ops import OPS, ROOT
 from benchmarks.harness.processes import RanksFailed
@@ -115,7 +111,7 @@ HELD_OUT = (
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks model", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument(
         "--only", nargs="+", help="cases whose place and collective have one of these texts in them"
     )
@@ -125,7 +121,6 @@ def main(argv: list[str]) -> None:
         type=Path,
         help="keeps these results of the same commit; only what --only names is measured anew",
     )
-    parser.add_argument("--out", type=Path, default=RESULTS / "model.json")
     args = parser.parse_args(argv)
 
     earlier = json.loads(args.again.read_text()) if args.again else None
@@ -155,7 +150,8 @@ def main(argv: list[str]) -> None:
         raise ValueError("nothing was measured")
     report.print_facts(console, machine)
     rows = [row for run in runs.values() for row in _compare(run)]
-    _print(console, rows)
+    for title, (head, *lines) in (("Predictions", _details(rows)), ("Errors", _summary(rows))):
+        console.print(report.table(title, head, ((line, None) for line in lines)))
     report.write_json(args.out, machine, {"rows": rows, "runs": list(runs.values())})
     markdown, picture = args.out.with_suffix(".md"), args.out.with_suffix(".png")
     markdown.write_text(_markdown(machine, rows))
@@ -274,16 +270,6 @@ def _details(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def _print(console: Console, rows: list[dict[str, Any]]) -> None:
-    for title, lines in (("Predictions", _details(rows)), ("Errors", _summary(rows))):
-        table = Table(title=title, title_justify="left")
-        for name in lines[0]:
-            table.add_column(name)
-        for line in lines[1:]:
-            table.add_row(*line)
-        console.print(table)
-
-
 def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     goal = (
         "The goals are for the held-out configurations: a median error of at most "
@@ -291,14 +277,8 @@ def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
     facts_line = f"{machine['time']}: {facts.describe(machine)}"
     text = ["# Predicted and measured", "", facts_line, "", goal, ""]
-    for lines in (_summary(rows), _details(rows)):
-        header, *body = lines
-        text += [_line(header), _line(["---"] * len(header)), *map(_line, body), ""]
+    text += [report.markdown(head, body) for head, *body in (_summary(rows), _details(rows))]
     return "\n".join(text)
-
-
-def _line(columns: list[str]) -> str:
-    return "| " + " | ".join(columns) + " |"
 
 
 def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:

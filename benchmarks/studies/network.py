@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.harness import comparison, launch
+from benchmarks.harness import RESULTS, comparison, launch
 from benchmarks.harness.backends import OPENMPI
 from benchmarks.harness.lab import LabError, unavailable
 from benchmarks.harness.lab.cli import add_topology_arguments, topology_from
@@ -37,5 +37,5 @@ def main(argv: list[str]) -> None:
     comparison.run(
         f"Collectives on {topology.describe()}{order}",
         [job],
-        args.out or comparison.RESULTS / "network.json",
+        args.out or RESULTS / "network.json",
     )

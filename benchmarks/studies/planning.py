@@ -6,17 +6,14 @@ the peak of the process that planned, less what it had before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, report
+from benchmarks.harness import facts, report, study
 
-RESULTS = Path(__file__).parents[1] / "results"
 SIZES = (1 << 16, 1 << 26)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = (
@@ -34,9 +31,8 @@ RATE = 125e6
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks planning", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=list(GOALS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "planning.json")
     args = parser.parse_args(argv)
 
     rows = []
@@ -102,11 +98,7 @@ def measure(fabric: str) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = [
-        "| ranks | network | slowest call | planned in | goal | memory "
-        "| 64 MiB all-reduce by | slice |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = []
     for row in rows:
         slowest = row["slowest"]
         goal = GOALS.get(row["ranks"])
@@ -116,13 +108,19 @@ def table(rows: list[dict[str, Any]]) -> str:
             if call["collective"] == "all_reduce" and call["size"] == SIZES[1]
         )
         lines.append(
-            f"| {row['ranks']:,} | {row['fabric']} "
-            f"| {slowest['collective']}, {report.size(slowest['size'])} "
-            f"| {report.duration(slowest['planning_seconds'])} "
-            f"| {f'{goal:,} ms' if goal else ''} | {row['memory_mib']:.0f} MiB "
-            f"| {reduce['algorithm']} | {report.size(reduce['slice_bytes'])} |"
+            [
+                f"{row['ranks']:,}",
+                row["fabric"],
+                f"{slowest['collective']}, {report.size(slowest['size'])}",
+                report.duration(slowest["planning_seconds"]),
+                f"{goal:,} ms" if goal else "",
+                f"{row['memory_mib']:.0f} MiB",
+                reduce["algorithm"],
+                report.size(reduce["slice_bytes"]),
+            ]
         )
-    return "\n".join(lines) + "\n"
+    head = ("ranks", "network", "slowest call", "planned in", "goal", "memory")
+    return report.markdown([*head, "64 MiB all-reduce by", "slice"], lines)
 
 
 def describe(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:

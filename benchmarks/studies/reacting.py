@@ -8,18 +8,18 @@ network, and with what the slow link allows: its host must send the buffer once 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
+import q7x2
+import torch
+import torch.distributed as dist
+
+from benchmarks.harness import facts, report, study
 from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.lab.topology import bits_per_second
 
-RESULTS = Path(__file__).parents[1] / "results"
 ALGORITHMS = ("ring", "sra", "shares", "blink", "aggregator", "halving_doubling", "multitree")
 GUILTY = 1
 GOAL_STEPS = 10  # until steps are fast again
@@ -31,8 +31,7 @@ PAUSE = 33.0  # seconds on a network as it is; two changes are 30 s apart
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks reacting", description=__doc__)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--slow-rate", default="200mbit")
@@ -40,11 +39,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="without a disturbance")
     parser.add_argument("--pause", type=float, default=PAUSE, help="seconds before each change")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "reacting.json")
     args = parser.parse_args(argv)
-    if args.worker:
-        worker(json.loads(args.worker))
-        return
     machine = facts.collect()
     rows = []
     for hosts in args.hosts:
@@ -84,14 +79,15 @@ def run(
         if rank == 0 and line in rates:
             lab.set_rate(GUILTY, rates[line])
 
-    command = [sys.executable, "-m", "benchmarks", "reacting"]
-    result = lab.run(
-        [*command, "--worker", json.dumps({**spec, "elements": args.mib << 18})],
-        env={"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), **env},
+    found: dict[str, Any] = study.run(
+        __name__,
+        {**spec, "elements": args.mib << 18},
+        lab=lab,
+        env=env,
+        own_cache=False,
         timeout_s=args.seconds + 1200,
         on_line=on_line,
     )
-    found: dict[str, Any] = json.loads(result.ranks[0].output.splitlines()[-1])
     return found
 
 
@@ -146,12 +142,8 @@ def lines(row: dict[str, Any]) -> list[str]:
 # ---- one rank -----------------------------------------------------------------------------------
 
 
-def worker(spec: dict[str, Any]) -> None:
-    import q7x2
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns what rank 0 has measured."""
     dist.init_process_group("q7x2")
     tensor = torch.zeros(spec["elements"])
     steps: list[float] = []
@@ -190,7 +182,6 @@ def worker(spec: dict[str, Any]) -> None:
         for kind in q7x2.plan_history()
         for change in kind["rate_changes"]
     ]
-    seconds = time.monotonic() - begin
-    found = {"steps": steps, "marks": marks, "seconds": seconds, "changes": len(changes)}
-    print(json.dumps({**found, "reasons": changes}), flush=True)
-    dist.destroy_process_group()
+    found = {"steps": steps, "marks": marks, "seconds": time.monotonic() - begin}
+    found |= {"changes": len(changes), "reasons": changes}
+    return found if dist.get_rank() == 0 else None

@@ -7,49 +7,38 @@ nothing is waited for; two ranks show what a user sees.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.bootstrap import median_interval
-from benchmarks.harness.processes import run_ranks
+import q7x2
+import torch
+import torch.distributed as dist
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import facts, study
+from benchmarks.harness.bootstrap import median_interval
+
 CALLS = 3000
 WARM_UP = 300
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks recorder", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pairs", type=int, default=60, help="of turns, for each number of ranks")
-    parser.add_argument("--out", type=Path, default=RESULTS / "recorder.json")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        worker(json.loads(args.worker))
-        return
     machine = facts.collect()
     rows = [measure(ranks, args.pairs) for ranks in args.ranks]
-    report.write_json(args.out, machine, {"rows": rows})
-    for row in rows:
-        print(sentence(row))
+    study.publish(args.out, {"rows": rows}, map(sentence, rows), machine)
 
 
 def measure(ranks: int, pairs: int) -> dict[str, Any]:
     """The differences on rank 0, in seconds per call."""
-    spec = json.dumps({"ranks": ranks, "pairs": pairs, "seed": random.randrange(1 << 30)})
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), "Q7X2_REFINE": "0"}
-    command = [sys.executable, "-m", "benchmarks", "recorder", "--worker", spec]
-    results = run_ranks([command] * ranks, launch.rank_environments(ranks, env), 60 + 10 * pairs)
-    turns = json.loads(results[0].lines[-1])
+    spec = {"ranks": ranks, "pairs": pairs, "seed": random.randrange(1 << 30)}
+    env, seconds = {"Q7X2_REFINE": "0"}, 60 + 10 * pairs
+    turns = study.run(__name__, spec, ranks, env=env, timeout_s=seconds)
     row: dict[str, Any] = {"ranks": ranks, "pairs": pairs}
     for name in ("seconds", "cpu_seconds"):
         off, on = turns[f"{name}_off"], turns[f"{name}_on"]
@@ -63,12 +52,8 @@ def measure(ranks: int, pairs: int) -> dict[str, Any]:
     return row
 
 
-def worker(spec: dict[str, Any]) -> None:
-    """One rank: prints the medians of its turns as JSON."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
+    """Returns the medians of the turns of rank 0."""
     rank = int(os.environ["RANK"])
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0
@@ -83,14 +68,11 @@ def worker(spec: dict[str, Any]) -> None:
             seconds, cpu_seconds = _turn(key, rank, spec["ranks"], state)
             turns[f"seconds_{state}"].append(seconds)
             turns[f"cpu_seconds_{state}"].append(cpu_seconds)
-    print(json.dumps(turns))
+    return turns if rank == 0 else None
 
 
 def _turn(store: Any, rank: int, ranks: int, state: str) -> tuple[float, float]:
     """The median time of a call, and its CPU time on average."""
-    import q7x2
-    import torch
-
     os.environ["Q7X2_FLIGHT_RECORDER"] = "2000" if state == "on" else "0"
     group = q7x2.ProcessGroup(store, rank, ranks)
     tensor = torch.ones(1, dtype=torch.int32)

@@ -8,7 +8,6 @@ undisturbed.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
@@ -19,31 +18,27 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, launch, report
-from benchmarks.harness.processes import run_ranks
+from benchmarks.harness import facts, report, study
 from benchmarks.studies.train import inference
-from benchmarks.studies.train.cadence_methods import CADENCE_BY_LABEL, STREAMING
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL, STREAMING
 from benchmarks.studies.train.study import RANKS, RECIPES
 from benchmarks.studies.train.tasks import TASKS
 
-RESULTS = Path(__file__).parents[1] / "results"
 VICTIM = RANKS - 1
 _TIMEOUT_S = 120.0  # of a meeting, and of a collective
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks rejoin", description=__doc__)
+    parser = study.parser(__name__, __doc__)
     labels = [label for label, method in CADENCE_BY_LABEL.items() if method.options is not None]
     parser.add_argument("--method", choices=labels, default=STREAMING)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "rejoin.json")
     args = parser.parse_args(argv)
     if args.seeds < 2:
         raise ValueError(f"--seeds must be at least 2, got {args.seeds}")
@@ -92,13 +87,7 @@ def _sentence(run: dict[str, Any]) -> str:
 def train_job(spec: dict[str, Any]) -> dict[str, Any]:
     """One training by RANKS processes, or more if one of them is killed."""
     with tempfile.TemporaryDirectory(prefix="q7x2-rejoin-") as folder:
-        job = json.dumps({**spec, "folder": folder})
-        command = [sys.executable, "-m", "benchmarks.studies.rejoin", job]
-        path = launch.python_path(launch.ROOT / "examples")
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-        environments = launch.separate_environments(RANKS, env)
-        run_ranks([command] * RANKS, environments, 3600)
-        result: dict[str, Any] = json.loads((Path(folder) / "result.json").read_text())
+        result: dict[str, Any] = study.run(__name__, {**spec, "folder": folder}, RANKS, apart=True)
         return result
 
 
@@ -193,28 +182,19 @@ class Training:
         return float(loss / count)
 
 
-def run_rank(spec: dict[str, Any]) -> None:
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the result of rank 0; the victim has two lives, each a process."""
     rank = int(os.environ["RANK"])
     if spec["is_killed"] and rank == VICTIM and "life" not in spec:
         ends = [_live(spec, life) for life in (1, 2)]
         if ends != [-signal.SIGKILL, 0]:
             raise RuntimeError(f"the two lives of rank {rank} ended with {ends}")
-        return
+        return None
     result = Training(spec, rank, is_new=spec.get("life") == 2).run()
-    if rank == 0:
-        (Path(spec["folder"]) / "result.json").write_text(json.dumps(result))
+    return result if rank == 0 else None
 
 
 def _live(spec: dict[str, Any], life: int) -> int:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.studies.rejoin",
-        json.dumps({**spec, "life": life}),
-    ]
-    return subprocess.run(command, check=False).returncode
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    run_rank(json.loads(sys.argv[1]))
+    given = json.dumps({**spec, "life": life})
+    program = [sys.executable, "-m", "benchmarks.harness.study", __name__, given, os.devnull]
+    return subprocess.run(program, check=False).returncode

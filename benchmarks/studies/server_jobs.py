@@ -7,21 +7,25 @@ root.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import arguments, facts, report
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.studies.servers import open_store, run_in, start_server, stop_server
+import q7x2
+import torch
+import torch.distributed as dist
 
-RESULTS = Path(__file__).parents[1] / "results"
+from benchmarks.harness import arguments, report, study
+from benchmarks.harness.servers import (
+    add_arguments,
+    lab_with_servers,
+    open_store,
+    start_server,
+    stop_server,
+)
+
 SERVED, ALONE = "server", "ranks alone"
 WAYS = (SERVED, ALONE)
 JOBS = 2
@@ -29,49 +33,33 @@ GOAL = 0.9
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks server_jobs", description=__doc__)
-    parser.add_argument("--hosts", type=int, default=4, help="of each job")
-    parser.add_argument("--rate", default="100mbit", help="of each host's NIC, as tc spells it")
-    parser.add_argument("--server-rate", default="1gbit", help="of the server's NIC")
-    parser.add_argument("--size", default="16M", help="of the tensors, for example 16M")
+    parser = study.parser(__name__, __doc__)
+    add_arguments(parser, hosts=4, servers=1, size="16M", rounds=5)
     parser.add_argument("--memory", default="600K", help="of the server's slots")
     parser.add_argument("--calls", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "server_jobs.json")
     args = parser.parse_args(argv)
     spec = {
         "ranks": args.hosts,
         "bytes": arguments.parse_size(args.size),
-        "memory": args.memory,
-        "calls": args.calls,
-        "rounds": args.rounds,
+        **study.chosen(args, "memory", "calls", "rounds"),
     }
-    found = measure(spec, args)
-    machine = facts.collect()
-    report.write_json(
-        args.out, machine, {**spec, "rate": args.rate, "server_rate": args.server_rate, **found}
-    )
-    console = report.console()
-    report.print_facts(console, machine)
-    console.print(line(spec, found), markup=False)
+    # The last host is the server's.
+    with lab_with_servers(JOBS * args.hosts, 1, args) as lab:
+        # Too few calls for q7x2 to settle on the fastest algorithm.
+        jobs = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
+    found = {"ways": sums_of(spec, jobs), "jobs": [job["server"] for job in jobs]}
+    body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
+    study.publish(args.out, body, [line(spec, found)])
 
 
-def measure(spec: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """All figures. The last host is the server's."""
-    hosts = JOBS * args.hosts
-    with (
-        Lab(Topology(hosts=hosts + 1, rate=args.rate)) as lab,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        lab.set_rate(hosts, args.server_rate)
-        run_in(lab, "benchmarks.studies.server_jobs", spec, Path(folder), cache=folder)
-        jobs = [json.loads((Path(folder) / f"{job}.json").read_text()) for job in range(JOBS)]
+def sums_of(spec: dict[str, Any], jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Calls per second of both jobs together."""
     ways = {}
     for way in WAYS:
         rates = [[spec["calls"] / seconds for seconds in job["seconds"][way]] for job in jobs]
         sums = [sum(together) for together in zip(*rates, strict=True)]
         ways[way] = {"calls_per_second": statistics.median(sums), "all": sums}
-    return {"ways": ways, "jobs": [job["server"] for job in jobs]}
+    return ways
 
 
 def line(spec: dict[str, Any], found: dict[str, Any]) -> str:
@@ -90,7 +78,8 @@ def line(spec: dict[str, Any], found: dict[str, Any]) -> str:
 # ---- one process --------------------------------------------------------------------------------
 
 
-def process_main(spec: dict[str, Any], folder: Path) -> None:
+def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Returns the figures of both jobs on the first rank of all."""
     rank = int(os.environ["RANK"])
     # All stores are on the first host: that of the processes, and one for each job.
     own = [open_store(job, is_master=True) for job in range(JOBS + 1)] if rank == 0 else []
@@ -98,13 +87,19 @@ def process_main(spec: dict[str, Any], folder: Path) -> None:
     job = rank // spec["ranks"]
     if job < JOBS:
         store = own[1 + job] if own else open_store(1 + job, is_master=False)
-        rank_main(spec, folder / f"{job}.json", meeting, store)
+        figures = train(spec, meeting, store)
+        if rank % spec["ranks"] == 0:
+            meeting.set(f"figures {job}", json.dumps(figures))
     else:
         serve(spec, meeting)
+    found = None
+    if own:
+        found = [json.loads(meeting.get(f"figures {job}")) for job in range(JOBS)]
     # The stores go with this process, so it is the last to go.
     meeting.add("end", 1)
     while own and meeting.add("end", 0) <= JOBS * spec["ranks"]:
         time.sleep(0.01)
+    return found
 
 
 def meet(store: Any, place: str, number: int) -> None:
@@ -124,12 +119,8 @@ def serve(spec: dict[str, Any], meeting: Any) -> None:
     stop_server(pid)
 
 
-def rank_main(spec: dict[str, Any], out: Path, meeting: Any, store: Any) -> None:
-    import q7x2
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
+def train(spec: dict[str, Any], meeting: Any, store: Any) -> dict[str, Any]:
+    """Sums again and again; returns the seconds of each turn, and what the server has done."""
     processes = JOBS * spec["ranks"]
     rank = int(os.environ["RANK"]) % spec["ranks"]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["ranks"])
@@ -153,13 +144,8 @@ def rank_main(spec: dict[str, Any], out: Path, meeting: Any, store: Any) -> None
                 seconds[way].append(time.perf_counter() - begin)
             if not all(torch.equal(tensor, expected) for tensor in tensors):
                 raise ValueError(f"a wrong sum {way}")
-    if rank == 0:
-        (server,) = q7x2.describe(groups[SERVED]).servers
-        out.write_text(json.dumps({"seconds": seconds, "server": server}))
+    (server,) = q7x2.describe(groups[SERVED]).servers
     meet(meeting, "done", processes)
     meeting.set("measured", "")
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    process_main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    return {"seconds": seconds, "server": server}

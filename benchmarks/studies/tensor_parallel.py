@@ -8,28 +8,31 @@ q7x2 and over Gloo. It needs root.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import arguments, facts, launch, report
+import q7x2
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from benchmarks.harness import arguments, report, study
 from benchmarks.harness.lab import Lab, Topology
 
-RESULTS = Path(__file__).parents[1] / "results"
 OURS, PLAIN, GLOO = "overlap, q7x2", "no overlap, q7x2", "no overlap, gloo"
 WAYS = (OURS, PLAIN, GLOO)
 GOAL = 1.2  # times as fast as `PLAIN`
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks tensor_parallel", description=__doc__
-    )
+    parser = study.parser(__name__, __doc__)
     parser.add_argument("--ranks", default="2,4", help="numbers of virtual hosts")
     parser.add_argument(
         "--rates", default="100mbit,200mbit", help="of each host's NIC, as tc spells them"
@@ -42,36 +45,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--chunks", type=int, help="per shard; default: each layer chooses")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=RESULTS / "tensor_parallel.json")
     args = parser.parse_args(argv)
     sizes = [int(each) for each in arguments.names(args.ranks)]
     names = ("batch", "sequence", "width", "hidden", "layers", "dtype", "chunks", "rounds")
-    spec = {name: getattr(args, name) for name in names}
+    spec = study.chosen(args, *names)
     cases = [measure(ranks, rate, spec) for rate in arguments.names(args.rates) for ranks in sizes]
-    machine = facts.collect()
-    report.write_json(args.out, machine, {**spec, "goal": GOAL, "cases": cases})
-    console = report.console()
-    report.print_facts(console, machine)
-    for case in cases:
-        console.print(sentence(case), markup=False)
+    study.publish(args.out, {**spec, "goal": GOAL, "cases": cases}, map(sentence, cases))
 
 
 def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
     """The figures of one number of ranks."""
-    with Lab(Topology(hosts=ranks, rate=rate)) as lab, tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "case.json"
-        worker = [
-            sys.executable,
-            "-m",
-            "benchmarks.studies.tensor_parallel",
-            json.dumps(spec),
-            str(out),
-        ]
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path()}
-        env |= {"XDG_CACHE_HOME": folder, "Q7X2_REFINE": "0"}  # too few calls to refine a choice
-        lab.run(worker, env=env, timeout_s=3600)
-        case: dict[str, Any] = {"rate": rate, **json.loads(out.read_text())}
-        return case
+    with Lab(Topology(hosts=ranks, rate=rate)) as lab:
+        # Too few calls to refine a choice.
+        found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
+    return {"rate": rate, **found}
 
 
 def sentence(case: dict[str, Any]) -> str:
@@ -95,13 +82,8 @@ def sentence(case: dict[str, Any]) -> str:
 # ---- one rank -----------------------------------------------------------------------------------
 
 
-def rank_main(spec: dict[str, Any], out: Path) -> None:
-    """Rank 0 writes the figures to ``out``."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import DeviceMesh
-
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures on rank 0."""
     dist.init_process_group("gloo")
     meshes = {
         name: DeviceMesh.from_group(dist.new_group(backend=name), "cpu")
@@ -128,24 +110,11 @@ def rank_main(spec: dict[str, Any], out: Path) -> None:
     )
     seconds = sum(overlap.seconds for overlap in overlaps)
     case["waited"] = sum(overlap.waited_seconds for overlap in overlaps) / seconds
-    if rank == 0:
-        out.write_text(json.dumps(case))
-    dist.barrier()
-    dist.destroy_process_group()
+    return case if rank == 0 else None
 
 
 def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
     """The MLP over the ranks of ``mesh``; the same weights in all ways."""
-    import q7x2
-    import torch
-    from torch import nn
-    from torch.distributed.tensor import Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
     torch.manual_seed(0)
     width, hidden = spec["width"], spec["hidden"]
     layers: list[nn.Module] = []
@@ -164,41 +133,26 @@ def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
 
 
 def compare(models: dict[str, Any], x: Any, rounds: int) -> dict[str, Any]:
-    """Medians over the rounds; the time of a step is that of the slowest rank."""
-    import torch
-    import torch.distributed as dist
+    """A forward and a backward of each model, in turns."""
 
-    from benchmarks.harness.schedule import bytes_sent
-
-    figures: dict[str, list[list[float]]] = {name: [] for name in WAYS}
-    results: dict[str, Any] = {}
-    for turn in range(rounds + 1):  # the first one is not counted
-        for name in WAYS[turn % len(WAYS) :] + WAYS[: turn % len(WAYS)]:
+    def prepared(model: nn.Module) -> Callable[[], Callable[[], tuple[Any, Any]]]:
+        def prepare() -> Callable[[], tuple[Any, Any]]:
             given = x.clone().requires_grad_()
-            models[name].zero_grad()
-            dist.barrier()
-            sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
-            y = models[name](given)
-            y.backward(y.detach())
-            seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-            dist.barrier()
-            results[name] = y.detach(), given.grad
-            slowest = torch.tensor([seconds, float(bytes_sent() - sent)], dtype=torch.float64)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
-            total = torch.tensor([cpu], dtype=torch.float64)
-            dist.all_reduce(total)
-            figures[name].append([*slowest.tolist(), *total.tolist()])
+            model.zero_grad()
+
+            def timed() -> tuple[Any, Any]:
+                y = model(given)
+                y.backward(y.detach())
+                return y.detach(), given.grad
+
+            return timed
+
+        return prepare
+
+    steps = {name: prepared(models[name]) for name in WAYS}
+    ways, results = study.in_turns(steps, rounds)
     for name in WAYS:
         for mine, other in zip(results[name], results[GLOO], strict=True):
             if (mine - other).norm() > 0.02 * other.norm():
                 raise ValueError(f"{name} has another result than {GLOO}")
-    ways = {}
-    for name, rows in figures.items():
-        medians = [statistics.median(column) for column in zip(*rows[1:], strict=True)]
-        ways[name] = dict(zip(("seconds", "bytes_sent", "cpu_seconds"), medians, strict=True))
-        ways[name]["all_seconds"] = [row[0] for row in rows[1:]]
     return {"ways": ways}
-
-
-if __name__ == "__main__":
-    rank_main(json.loads(sys.argv[1]), Path(sys.argv[2]))

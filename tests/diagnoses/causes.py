@@ -15,20 +15,16 @@ or host. Causes take turns, so that a busy moment of the machine meets all of th
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch, report
+from benchmarks.harness import RESULTS, facts, report, study
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processes import run_ranks
 from benchmarks.harness.processor_quota import ProcessorQuota
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 GOAL = 19  # of 20
 GUILTY = 1
 RATE = "500mbit"
@@ -47,11 +43,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--steps", type=int, default=100, help="of each training")
     parser.add_argument("--only", nargs="+", choices=EXPECTED, default=list(EXPECTED))
     parser.add_argument("--out", type=Path, default=RESULTS / "causes.json")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        worker(json.loads(args.worker))
-        return
     machine = facts.collect()
     said: dict[str, list[dict[str, Any]]] = {cause: [] for cause in args.only}
     rows: list[dict[str, Any]] = []
@@ -91,39 +83,27 @@ def measure(cause: str, steps: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         spec = {"cause": cause, "steps": steps, "quota": ""}
-        environment = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": launch.python_path(),
-            "Q7X2_LEDGER": folder,
-        }
+        env = {"Q7X2_LEDGER": folder}
         if cause == "link":
             with Lab(Topology(hosts=4, rate=RATE)) as lab:
                 lab.set_rate(GUILTY, SLOW_RATE)
-                lab.run(_command(spec), env=environment, timeout_s=600)
+                study.run(__name__, spec, lab=lab, env=env, own_cache=False, timeout_s=600)
         elif cause == "processor":
             with ProcessorQuota(0.5) as quota:
-                _run_here({**spec, "quota": str(quota.members)}, environment)
+                spec["quota"] = str(quota.members)
+                study.run(__name__, spec, 2, env=env, timeout_s=600)
         else:
-            _run_here(spec, environment)
+            study.run(__name__, spec, 2, env=env, timeout_s=600)
         return why.facts(ledger_causes.analyse(ledger_reader.read(Path(folder))))
 
 
-def _command(spec: dict[str, Any]) -> list[str]:
-    return [sys.executable, "-m", "tests.diagnoses", "causes", "--worker", json.dumps(spec)]
-
-
-def _run_here(spec: dict[str, Any], environment: dict[str, str]) -> None:
-    run_ranks([_command(spec)] * 2, launch.rank_environments(2, environment), 600)
-
-
-def worker(spec: dict[str, Any]) -> None:
+def rank_main(spec: dict[str, Any]) -> None:
     """One rank of a training."""
     import q7x2
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    torch.set_num_threads(1)
     dist.init_process_group("q7x2")
     is_guilty = dist.get_rank() == GUILTY
     if spec["quota"] and is_guilty:

@@ -18,10 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, report
+from benchmarks.harness import RESULTS, facts, report
 from tests.diagnoses.prefork import Nursery
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RANKS = 2
 RIGHT = {"same": "undecided", "slower": "worse"}
 FEWEST = {"same": 19, "slower": 20}  # right verdicts, of 20

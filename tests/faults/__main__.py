@@ -15,14 +15,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness import command, facts, report
+from benchmarks.harness import RESULTS, command, facts, report
 from benchmarks.harness.lab import unavailable as lab_unavailable
 from tests.faults import table, trial
 from tests.faults.contract import CELLS, EVENTS, NEXT_CALL_S, Cell, Event, pairs
 from tests.faults.site import Site
 from tests.faults.verdict import Verdict
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _SHOWN_PROBLEMS = 3
 
 

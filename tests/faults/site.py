@@ -259,20 +259,6 @@ class Site:
         member.tell(command, **kwargs)
         return self.answer(member, time.monotonic() + seconds)[1]
 
-    def ask_all(
-        self,
-        command: str,
-        ranks: list[int] | None = None,
-        seconds: float = _COMMAND_S,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """The results of a command that several ranks carry out together."""
-        chosen = [self.members[r] for r in (range(self.world) if ranks is None else ranks)]
-        for member in chosen:
-            member.tell(command, **kwargs)
-        deadline = time.monotonic() + seconds
-        return [self.answer(member, deadline)[1] for member in chosen]
-
     def epoch(self) -> str:
         """A name that the store has not seen."""
         self._epochs += 1

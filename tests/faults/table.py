@@ -69,7 +69,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
     """faults.md: all rows, and what was wrong in those that are not met."""
     machines = {facts.describe(row["machine"]) for row in rows}
     text = "# Release times\n\n" + "\n\n".join(sorted(machines)) + "\n\n"
-    text += _markdown(_HEAD, [line(row) for row in rows])
+    text += report.markdown(_HEAD, [line(row) for row in rows])
     bad = [row for row in rows if row["problems"] and row["where"] != "another host"]
     if bad:
         text += "\n## What was wrong\n\n"
@@ -110,7 +110,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
         "max",
         "cells that meet it",
     )
-    text = _markdown(head, lines)
+    text = report.markdown(head, lines)
     if any(row["trials"] < _TRIALS for row in rows):
         text += f"\n**Provisional**, because some cells have fewer than {_TRIALS} trials.\n"
     return text
@@ -121,8 +121,3 @@ def _title_of_group(row: dict[str, Any]) -> str:
     if row["where"] or event.same_host_s == event.other_host_s:
         return title(row)
     return f"{title(row)}, {'one host' if row['hosts'] == 1 else 'two hosts'}"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(each)} |\n" for each in lines)

@@ -197,12 +197,6 @@ class Lab:
         for host in (link.a, link.b):
             _shape("change", self._host(host), f"link{index}", rate)
 
-    def set_uplink(self, rack: int, rate: str) -> None:
-        """Shape the cable of a rack anew, in both directions."""
-        bits_per_second(rate)
-        for interface in (f"up{rack}", f"down{rack}"):
-            _shape("change", self.switch, interface, rate)
-
     def pids(self, host: int) -> list[int]:
         """The processes on a host, by the numbers that the caller knows them by."""
         return namespaces.pids(self._host(host))

@@ -1,14 +1,17 @@
 """Trainings whose ranks talk rarely, beside DDP: one method after the other, from start to end.
 
 The clock of a training runs through its evaluations, too. So nobody's messages travel in time that
-does not count, and methods with short steps pay more for being looked at.
+does not count, and methods with short steps pay more for being looked at. A new method is a new
+line of CADENCE_METHODS.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import q7x2
@@ -17,11 +20,61 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.studies.train.cadence_methods import CADENCE_BY_LABEL, CadenceMethod
-from benchmarks.studies.train.cadence_peers import Peer
+from benchmarks.studies.train.cadence_peers import (
+    Hivemind,
+    MakePeer,
+    Peer,
+    PostLocal,
+    TorchftDiLoCo,
+)
 from benchmarks.studies.train.methods import BASELINE
 from benchmarks.studies.train.tasks import TASKS
 from benchmarks.studies.train.training import Groups, sent
+
+
+@dataclass(frozen=True)
+class CadenceMethod:
+    """Attributes:
+    options: Of ``q7x2.DiLoCo``, beside the recipe's interval; None: it is not used.
+    peer: What trains instead; None as well: DDP at every step.
+    needs: A package that is not always there.
+    """
+
+    label: str
+    backend: str
+    options: dict[str, Any] | None = None
+    peer: MakePeer | None = None
+    needs: str = "torch"
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.needs) is not None
+
+
+_AVERAGE = q7x2.OuterSGD(lr=1, momentum=0)
+
+DILOCO = "DiLoCo"
+STREAMING = "Streaming DiLoCo, int4"
+SPARSE = "SparseLoCo, top 2.5 %"
+CADENCE_METHODS = (
+    CadenceMethod(BASELINE, "gloo"),
+    CadenceMethod("PyTorch post-local SGD, Gloo", "gloo", peer=PostLocal),
+    CadenceMethod("torchft DiLoCo, Gloo", "gloo", peer=TorchftDiLoCo, needs="torchft"),
+    CadenceMethod("hivemind averager", "gloo", peer=Hivemind, needs="hivemind"),
+    CadenceMethod("local SGD", "q7x2", {"outer": _AVERAGE}),
+    CadenceMethod(DILOCO, "q7x2", {}),
+    CadenceMethod(STREAMING, "q7x2", {"fragments": 4, "overlap": 7, "compressor": "int4"}),
+    CadenceMethod(
+        SPARSE,
+        "q7x2",
+        {
+            "outer": _AVERAGE,
+            "compressor": "topk:0.025:reselect+int2:minmax:g=64",
+            "residual_decay": 0.95,
+        },
+    ),
+)
+CADENCE_BY_LABEL = {method.label: method for method in CADENCE_METHODS}
 
 
 class CadenceTraining:

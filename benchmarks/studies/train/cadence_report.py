@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
 from benchmarks.harness.lab.topology import bits_per_second
-from benchmarks.studies.train import final_losses, inference
-from benchmarks.studies.train.cadence_methods import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
-from benchmarks.studies.train.final_losses import Goal
+from benchmarks.harness.report import markdown
+from benchmarks.studies.train import figures, inference
+from benchmarks.studies.train.cadence import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
+from benchmarks.studies.train.figures import Goal
 from benchmarks.studies.train.methods import BASELINE
 from benchmarks.studies.train.study import RANKS, RECIPES, Study
-
-Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 _ACCURACY = "cadence-accuracy"
 _TASKS = {_ACCURACY: "the GPT", "cadence-digits": "the CNN on digits"}
@@ -74,15 +73,15 @@ def goals(study: Study) -> Iterable[Goal]:
             f"{times[best]:.1f} x",
             times[best] >= _SOONER,
         )
-    if paired := final_losses.differences(study, _ACCURACY, DILOCO).get(SPARSE):
-        yield final_losses.goal(f"final loss of {SPARSE} against DiLoCo in fp32", paired)
+    if paired := figures.difference(figures.losses(study, _ACCURACY), SPARSE, DILOCO):
+        yield figures.loss_goal(f"final loss of {SPARSE} against DiLoCo in fp32", paired)
 
 
-def sections(study: Study, table: Table) -> list[str]:
-    return [_speed(study, table), *(_losses(study, part, table) for part in _TASKS)]
+def sections(study: Study) -> list[str]:
+    return [_speed(study), *(_losses(study, part) for part in _TASKS)]
 
 
-def _speed(study: Study, table: Table) -> str:
+def _speed(study: Study) -> str:
     rows = []
     for hosts, rate in networks(study):
         cells = _by_label(study, hosts, rate)
@@ -111,19 +110,19 @@ def _speed(study: Study, table: Table) -> str:
         f"steps every {recipe['interval']} steps. *Sooner* compares the times to the held-out loss "
         "with which DDP ends. *Utilisation* is the share of time in which ranks do not wait for "
         "messages. Bytes are those of the counters of a host's NIC. Losses are of the weights that "
-        "ranks share.\n\n" + table(head, rows)
+        "ranks share.\n\n" + markdown(head, rows)
     )
 
 
-def _losses(study: Study, part: str, table: Table) -> str:
-    against_ddp = final_losses.differences(study, part, BASELINE)
+def _losses(study: Study, part: str) -> str:
+    of = figures.losses(study, part)
     rows = []
-    for label in (method.label for method in CADENCE_METHODS):
-        own = [cell["final_loss"] for cell in study.of(part, label=label)]
-        paired = against_ddp.get(label)
-        if own:
-            difference = final_losses.interval(paired) if paired else "-"
-            rows.append((label, f"{len(own)}", f"{mean(own):.4f}", difference))
+    for label in (method.label for method in CADENCE_METHODS if method.label in of):
+        difference = figures.interval(figures.difference(of, label, BASELINE))
+        own = of[label].values()
+        rows.append(
+            (label, f"{len(own)}", f"{mean(own):.4f}", "-" if label == BASELINE else difference)
+        )
     if not rows:
         return ""
     recipe = RECIPES[part]
@@ -131,5 +130,5 @@ def _losses(study: Study, part: str, table: Table) -> str:
         f"## Cadence: losses of {_TASKS[part]}\n\n"
         f"{recipe['steps']} steps, outer steps every {recipe['interval']}; the mean held-out loss "
         f"of the last {recipe['last']} evaluations. Differences are from DDP, paired by seed.\n\n"
-        + table(("method", "seeds", "loss", "difference (95 %)"), rows)
+        + markdown(("method", "seeds", "loss", "difference (95 %)"), rows)
     )

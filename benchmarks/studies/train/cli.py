@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.studies.train.cadence_methods import CADENCE_BY_LABEL
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.study import PARTS, RANKS, TASKS, Choice, Study, jobs
 from benchmarks.studies.train.variants import EVERY
 

@@ -14,6 +14,10 @@ from benchmarks.studies.train.methods import BASELINE, BY_LABEL, TORCH_POWERSGD,
 from benchmarks.studies.train.study import RANKS, Study
 
 Cell = dict[str, Any]
+Losses = dict[str, dict[int, float]]
+Goal = tuple[str, str, str, bool]
+
+BAR_IN_WORDS = f"{inference.BAR:g} higher at most, or the interval contains 0"
 
 # Rounds that are left out of step times: buckets are laid out anew, and hooks begin.
 _FIRST_ROUNDS = 1
@@ -131,14 +135,11 @@ def accuracies(study: Study, task: str) -> list[Accuracy]:
     by_label: dict[str, dict[int, Cell]] = {}
     for cell in study.of("accuracy", task=task):
         by_label.setdefault(cell["label"], {})[cell["seed"]] = cell
-    tests: dict[str, Paired] = {}
-    for label, cells in by_label.items():
+    of, tests = losses(study, "accuracy", task=task), {}
+    for label in by_label:
         beside = BY_LABEL[label].uncompressed
-        whole = by_label.get(beside, {})
-        common = sorted(set(cells) & set(whole))
-        if label != beside and len(common) > 1:
-            differences = [cells[s]["final_loss"] - whole[s]["final_loss"] for s in common]
-            tests[label] = inference.paired(differences)
+        if label != beside and (paired := difference(of, label, beside)):
+            tests[label] = paired
     differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
     return [
         Accuracy(
@@ -154,16 +155,30 @@ def accuracies(study: Study, task: str) -> list[Accuracy]:
     ]
 
 
-def difference(study: Study, task: str, label: str, other: str) -> Paired | None:
-    """Final losses of `label` beside `other`'s, paired by seed; None with fewer than two seeds."""
-    losses = [
-        {cell["seed"]: cell["final_loss"] for cell in study.of("accuracy", task=task, label=each)}
-        for each in (label, other)
-    ]
-    common = sorted(set(losses[0]) & set(losses[1]))
-    if len(common) < 2:
+def losses(study: Study, part: str, **place: str) -> Losses:
+    """Final losses by label and seed."""
+    found: Losses = {}
+    for cell in study.of(part, **place):
+        found.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
+    return found
+
+
+def difference(of: Losses, label: str, other: str) -> Paired | None:
+    """The loss of `label` less that of `other`, paired by seed; None with fewer than two seeds."""
+    seeds = sorted(set(of.get(label, {})) & set(of.get(other, {})))
+    if len(seeds) < 2:
         return None
-    return inference.paired([losses[0][s] - losses[1][s] for s in common])
+    return inference.paired([of[label][s] - of[other][s] for s in seeds])
+
+
+def interval(paired: Paired | None) -> str:
+    """The mean difference and its 95 % interval; "-" if there is none."""
+    return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
+
+
+def loss_goal(title: str, paired: Paired) -> Goal:
+    """The goal that a final loss is not higher than another one."""
+    return title, BAR_IN_WORDS, interval(paired), paired.meets_bar
 
 
 def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:

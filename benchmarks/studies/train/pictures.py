@@ -17,7 +17,7 @@ from q7x2._core.palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION
 
 from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.studies.train import cadence_report, figures, inference
-from benchmarks.studies.train.cadence_methods import CADENCE_BY_LABEL
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.methods import (
     BASELINE,
     METHODS,

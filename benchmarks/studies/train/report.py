@@ -7,10 +7,10 @@ from statistics import median
 
 from benchmarks.harness import facts
 from benchmarks.harness.report import duration
+from benchmarks.harness.report import markdown as markdown_table
 from benchmarks.studies.train import (
     cadence_report,
     figures,
-    final_losses,
     inference,
     sharded_report,
     variants_report,
@@ -19,8 +19,6 @@ from benchmarks.studies.train import (
 from benchmarks.studies.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.studies.train.pictures import rates_of
 from benchmarks.studies.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
-
-Row = Sequence[str]
 
 _SOONER = {"100mbit": 10.0, "1gbit": 2.5}  # what the best hook must reach
 _SHORTER = 2.5  # what PowerSGD 4 must reach
@@ -41,9 +39,9 @@ def markdown(study: Study, pictures: Sequence[str]) -> str:
         _overlap(study),
         _compute_bound(study),
         _hook_cpu(study),
-        *variants_report.sections(study, _table),
-        *sharded_report.sections(study, _table),
-        *cadence_report.sections(study, _table),
+        *variants_report.sections(study),
+        *sharded_report.sections(study),
+        *cadence_report.sections(study),
         "".join(f"![]({name})\n\n" for name in pictures),
     ]
     return "\n".join(section for section in sections if section)
@@ -62,11 +60,6 @@ def _by_part(study: Study, key: str, title: str) -> str:
     return f" {title} by part: {'; '.join(parts)}."
 
 
-def _table(head: Row, rows: Iterable[Row]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _goals(study: Study) -> str:
     rows = [*_speed_goals(study), *_accuracy_goals(study), *_other_goals(study)]
     for part in (sharded_report, cadence_report, variants_report):
@@ -74,16 +67,13 @@ def _goals(study: Study) -> str:
     if not rows:
         return ""
     marks = {True: "reached", False: "missed"}
-    return "## Goals\n\n" + _table(
+    return "## Goals\n\n" + markdown_table(
         ("what", "goal", "measured", ""),
         [(what, goal, measured, marks[reached]) for what, goal, measured, reached in rows],
     )
 
 
-Goal = tuple[str, str, str, bool]
-
-
-def _speed_goals(study: Study) -> Iterable[Goal]:
+def _speed_goals(study: Study) -> Iterable[figures.Goal]:
     what = "PowerSGD 4 beyond compute against PyTorch's on Gloo"
     for rate in rates_of(study, "powersgd"):
         if rate in _POWERSGD_RATES:
@@ -115,16 +105,17 @@ def _speed_goals(study: Study) -> Iterable[Goal]:
             )
 
 
-def _accuracy_goals(study: Study) -> Iterable[Goal]:
+def _accuracy_goals(study: Study) -> Iterable[figures.Goal]:
     for task in TASKS:
         if not study.of("accuracy", task=task):
             continue
-        against = figures.difference(study, task, POWERSGD, TORCH_POWERSGD)
+        of = figures.losses(study, "accuracy", task=task)
+        against = figures.difference(of, POWERSGD, TORCH_POWERSGD)
         if against:
             yield (
                 f"final loss of PowerSGD 4 against PyTorch's, {task}",
                 "not worse",
-                f"{against.mean:+.4f} ({against.low:+.4f} to {against.high:+.4f})",
+                figures.interval(against),
                 against.low <= 0,
             )
         results = [r for r in figures.accuracies(study, task) if r.label in OURS]
@@ -134,13 +125,13 @@ def _accuracy_goals(study: Study) -> Iterable[Goal]:
         )
         yield (
             f"final loss of each hook, {task}",
-            final_losses.BAR_IN_WORDS,
+            figures.BAR_IN_WORDS,
             f"{len(good)} of {len(results)}" + (f" ({others})" if others else ""),
             len(good) == len(results),
         )
 
 
-def _other_goals(study: Study) -> Iterable[Goal]:
+def _other_goals(study: Study) -> Iterable[figures.Goal]:
     if bound := [c["label"] for c in study.of("compute-bound") if c["label"] in OURS]:
         worst = max(bound, key=lambda label: figures.slower(study, label)[0])
         slower, low, high = figures.slower(study, worst)
@@ -208,7 +199,7 @@ def _speed(study: Study, rate: str) -> str:
         f"{dense.beyond[0] / dense.compute:.1f} times as long. Beyond compute: the medians over "
         "rounds, and their 95 % intervals. Loss is that of held-out text. PyTorch's PowerSGD hook "
         "begins after two dense steps, the fewest it takes.\n\n"
-        + _table(
+        + markdown_table(
             (
                 "method",
                 "step",
@@ -234,9 +225,7 @@ def _accuracy(study: Study, task: str) -> str:
             f"{r.loss:.4f}",
             f"{r.spread:.4f}" if r.seeds > 1 else "-",
             *([f"{r.accuracy:.1%}"] if has_accuracy else []),
-            f"{r.paired.mean:+.4f} ({r.paired.low:+.4f} to {r.paired.high:+.4f})"
-            if r.paired
-            else "-",
+            figures.interval(r.paired),
             f"{r.p_differs:.3f}" if r.paired else "-",
             r.verdict,
         )
@@ -248,8 +237,8 @@ def _accuracy(study: Study, task: str) -> str:
         "evaluations. Differences are from uncompressed training with the same optimizer, paired "
         "by seed (the same first weights, the same batches). p differs: paired t-test, two-sided, "
         "corrected for the "
-        f"number of methods (Holm). The bar: {final_losses.BAR_IN_WORDS}.\n\n"
-        + _table(
+        f"number of methods (Holm). The bar: {figures.BAR_IN_WORDS}.\n\n"
+        + markdown_table(
             (
                 "method",
                 "seeds",
@@ -287,7 +276,7 @@ def _wire(study: Study) -> str:
         f"2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows from the "
         "shapes of the parameters. The difference is due to headers of messages and the backend's "
         "control messages, which matter if messages are small.\n\n"
-        + _table(("rate", "method", "link", "payload", "formula", "difference"), rows)
+        + markdown_table(("rate", "method", "link", "payload", "formula", "difference"), rows)
     )
 
 
@@ -313,7 +302,7 @@ def _overlap(study: Study) -> str:
         "Communication: the time in which a collective was in flight. Hidden: the part of it "
         "before the end of backward. An ideal schedule sends each bucket as soon as it is "
         "complete, without a pause, and computes in no time.\n\n"
-        + _table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
+        + markdown_table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
     )
 
 
@@ -342,7 +331,9 @@ def _powersgd(study: Study) -> str:
         f"{recipe['batch']} windows per rank; single steps in turns, {recipe['steps']} of each "
         "method. PyTorch's hook has one bucket, because it crashes on Gloo with several; ratios "
         "are of neighbouring steps.\n\n"
-        + _table(("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"), rows)
+        + markdown_table(
+            ("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"), rows
+        )
     )
 
 
@@ -367,7 +358,8 @@ def _compute_bound(study: Study) -> str:
         f"{recipe['batch']} windows per rank, {cells[0]['rate']}: forward and backward take "
         f"{duration(median(cells[0]['compute']))} without communication. Single steps in turns, "
         f"{recipe['steps']} of each method; ratios of neighbours, their median and its 95 % "
-        "interval.\n\n" + _table(("method", "step", f"against {UNCOMPRESSED}", "95 %"), rows)
+        "interval.\n\n"
+        + markdown_table(("method", "step", f"against {UNCOMPRESSED}", "95 %"), rows)
     )
 
 
@@ -393,5 +385,5 @@ def _hook_cpu(study: Study) -> str:
         "summing, coding). "
         "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
         "the column counts the phases and collectives that ended meanwhile.\n\n"
-        + _table(("method", "phases", "thread", "process", "without the GIL"), rows)
+        + markdown_table(("method", "phases", "thread", "process", "without the GIL"), rows)
     )

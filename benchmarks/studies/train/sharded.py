@@ -1,6 +1,7 @@
 """FSDP2 with and without compressed traffic: steps in turns, and losses of whole trainings.
 
-All methods compute in bf16 (``param_dtype``) and hand bf16 gradients to the reduce-scatter.
+All methods compute in bf16 (``param_dtype``) and hand bf16 gradients to the reduce-scatter. A new
+method is a new line of SHARDED_METHODS.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import q7x2
@@ -17,11 +19,41 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from benchmarks.studies.train.sharded_methods import SHARDED_BY_LABEL, ShardedMethod
+from benchmarks.studies.train.methods import NOTHING_SENT
 from benchmarks.studies.train.tasks import TASKS
 from benchmarks.studies.train.training import Groups, alternate, sent
 
 _POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class ShardedMethod:
+    """Attributes:
+    options: None: FSDP2 as it is.
+    """
+
+    label: str
+    backend: str
+    options: q7x2.Sharded | None = None
+
+
+_INT8_INT4 = q7x2.Sharded(weights="int8", gradients="int4:g=128")
+_ROTATED = q7x2.Sharded(weights="int8", gradients="hadamard+int4:g=128")
+_INT8_INT8 = q7x2.Sharded(weights="int8", gradients="int8")
+
+FSDP_GLOO = "FSDP2 bf16, Gloo"
+FSDP_Q7X2 = "FSDP2 bf16, q7x2"
+COMPRESSED = "int8 differences, int4"
+SHARDED_METHODS = (
+    ShardedMethod(FSDP_GLOO, "gloo"),
+    ShardedMethod(FSDP_Q7X2, "q7x2"),
+    ShardedMethod("FSDP2 bf16, nothing sent", NOTHING_SENT),
+    ShardedMethod("int8 differences, int8", "q7x2", _INT8_INT8),
+    ShardedMethod(COMPRESSED, "q7x2", _INT8_INT4),
+    ShardedMethod("int8 differences, hadamard+int4", "q7x2", _ROTATED),
+    ShardedMethod("int8 differences, int4, Gloo", "gloo", _INT8_INT4),
+)
+SHARDED_BY_LABEL = {method.label: method for method in SHARDED_METHODS}
 
 
 class ShardedTraining:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.harness.report import duration
-from benchmarks.studies.train import final_losses, inference
-from benchmarks.studies.train.final_losses import Goal
-from benchmarks.studies.train.sharded_methods import COMPRESSED, FSDP_GLOO, FSDP_Q7X2
+from benchmarks.harness.report import duration, markdown
+from benchmarks.studies.train import figures, inference
+from benchmarks.studies.train.figures import Goal
+from benchmarks.studies.train.sharded import COMPRESSED, FSDP_GLOO, FSDP_Q7X2
 from benchmarks.studies.train.study import RECIPES, Study
 
-Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 _Interval = tuple[float, float, float]
 
 _ACCURACY = "fsdp-accuracy"
@@ -59,15 +58,15 @@ def goals(study: Study) -> Iterable[Goal]:
                 f"{share:.3f} x",
                 share <= _BYTES,
             )
-    if paired := final_losses.differences(study, _ACCURACY, FSDP_Q7X2).get(COMPRESSED):
-        yield final_losses.goal(f"final loss of FSDP2, {COMPRESSED}", paired)
+    if paired := figures.difference(figures.losses(study, _ACCURACY), COMPRESSED, FSDP_Q7X2):
+        yield figures.loss_goal(f"final loss of FSDP2, {COMPRESSED}", paired)
 
 
-def sections(study: Study, table: Table) -> list[str]:
-    return [_speed(study, table), _losses(study, table)]
+def sections(study: Study) -> list[str]:
+    return [_speed(study), _losses(study)]
 
 
-def _speed(study: Study, table: Table) -> str:
+def _speed(study: Study) -> str:
     rows = []
     for rate in _rates(study):
         for label, cell in _by_label(study, rate).items():
@@ -96,20 +95,18 @@ def _speed(study: Study, table: Table) -> str:
         "ratios are of neighbouring steps, bytes those of the counters of a host's NIC per step. "
         "Gloo's reduce-scatter sends as much as an all-reduce. *Nothing sent*: collectives return "
         "at once, so this is the time that FSDP2 takes by itself.\n\n"
-        + table(
+        + markdown(
             ("rate", "method", "compute", "beyond compute", "shorter", "bytes", "of Gloo's"), rows
         )
     )
 
 
-def _losses(study: Study, table: Table) -> str:
-    against_bf16 = final_losses.differences(study, _ACCURACY, FSDP_Q7X2)
+def _losses(study: Study) -> str:
+    of = figures.losses(study, _ACCURACY)
     rows = []
-    for label in dict.fromkeys(cell["label"] for cell in study.of(_ACCURACY)):
-        own = [cell["final_loss"] for cell in study.of(_ACCURACY, label=label)]
-        paired = against_bf16.get(label)
-        difference = final_losses.interval(paired) if paired else "-"
-        rows.append((label, f"{mean(own):.4f}", difference))
+    for label, own in of.items():
+        difference = figures.interval(figures.difference(of, label, FSDP_Q7X2))
+        rows.append((label, f"{mean(own.values()):.4f}", "-" if label == FSDP_Q7X2 else difference))
     if not rows:
         return ""
     recipe = RECIPES[_ACCURACY]
@@ -118,5 +115,5 @@ def _losses(study: Study, table: Table) -> str:
         "## FSDP2: losses\n\n"
         f"{recipe['steps']} steps, {seeds} seeds; the mean held-out loss of the last "
         f"{recipe['last']} evaluations. Differences are from uncompressed FSDP2, paired by seed."
-        "\n\n" + table(("method", "loss", "difference (95 %)"), rows)
+        "\n\n" + markdown(("method", "loss", "difference (95 %)"), rows)
     )

@@ -1,7 +1,13 @@
-"""Trainings in turns: a few steps of one method, then of the next, round after round.
+"""Trainings with hooks, in three ways.
 
-Whatever else happens on the machine hits all of them alike, and each round gives every method's
-step beside compute alone, measured in the same round.
+``measure``: a few steps of one method, then of the next, round after round. Whatever else happens
+on the machine hits all of them alike, and each round gives every method's step beside compute
+alone, measured in the same round.
+
+``measure_single_steps``: single steps of all methods in turns: what one costs beside another,
+whatever the losses.
+
+``measure_losses``: each method trains from start to end, one after the other, untimed.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from torch import Tensor
 
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL
 from benchmarks.studies.train.training import Groups, Training, alternate, sent
+from benchmarks.studies.train.variants import EVERY
 
 T = TypeVar("T")
 
@@ -114,3 +121,50 @@ def _turn(training: Training, steps: int, barrier: Tensor) -> dict[str, float]:
 def _mean(values: Tensor) -> Tensor:
     dist.all_reduce(values)
     return values / dist.get_world_size()
+
+
+def measure_single_steps(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields a cell for each method with the seconds of each step, of the slowest rank."""
+    recipe, groups = spec["recipe"], Groups()
+    trainings = [
+        Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"]) for label in spec["labels"]
+    ]
+    taken: dict[str, list[tuple[float, float, float]]] = {t.method.label: [] for t in trainings}
+    for turn in range(recipe["warm_up"] + recipe["steps"]):
+        dist.barrier()
+        compute = trainings[0].compute()
+        for training in alternate(trainings, turn):
+            dist.barrier()
+            step = training.step()
+            taken[training.method.label].append((compute, step.reduced_seconds, step.seconds))
+    for training in trainings:
+        slowest = torch.tensor(taken[training.method.label][recipe["warm_up"] :]).double()
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        columns = [[round(each, 6) for each in column] for column in slowest.T.tolist()]
+        yield {
+            "label": training.method.label,
+            **dict(zip(("compute", "reduced", "seconds"), columns, strict=True)),
+        }
+
+
+def measure_losses(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields a cell for each method as it is done, on all ranks."""
+    recipe, groups = spec["recipe"], Groups()
+    for label in spec["labels"]:
+        training = Training(EVERY[label], spec["task"], recipe, groups, spec["seed"])
+        every = recipe["every"]
+        losses, held_out = [], []
+        for _ in range(recipe["steps"] // every):
+            mean = torch.tensor(sum(training.step().loss for _ in range(every)) / every)
+            dist.all_reduce(mean)
+            losses.append(round(mean.item() / dist.get_world_size(), 5))
+            loss, right = training.score()
+            held_out.append(round(loss, 5))
+        yield {
+            "label": label,
+            "every": every,
+            "losses": losses,
+            "held_out": held_out,
+            "final_loss": sum(held_out[-recipe["last"] :]) / recipe["last"],
+            "accuracy": right,
+        }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, launch
+from benchmarks.harness import facts
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processes import run_ranks
-from benchmarks.studies.train.cadence_methods import CADENCE_METHODS
+from benchmarks.harness.study import run
+from benchmarks.studies.train.cadence import CADENCE_METHODS
 from benchmarks.studies.train.methods import (
     BASELINE,
     BY_LABEL,
@@ -29,7 +28,7 @@ from benchmarks.studies.train.methods import (
     TORCH_POWERSGD,
     UNCOMPRESSED,
 )
-from benchmarks.studies.train.sharded_methods import SHARDED_METHODS
+from benchmarks.studies.train.sharded import SHARDED_METHODS
 from benchmarks.studies.train.variants import EVERY, HELD_OUT, PRICED, STUDIED, with_references
 
 RANKS = 4
@@ -324,7 +323,7 @@ class Study:
                     keep()
 
             try:
-                _run(job, spec, Path(folder), heard)
+                _run(job, spec, heard)
             finally:
                 keep()
 
@@ -348,24 +347,23 @@ class Study:
         beside.replace(self.path)
 
 
-def _run(job: Job, spec: dict[str, Any], folder: Path, said: Callable[[str], None]) -> None:
-    path = folder / "spec.json"
-    path.write_text(json.dumps(spec))
+def _run(job: Job, spec: dict[str, Any], said: Callable[[str], None]) -> None:
+    module = "benchmarks.studies.train.worker"
     timeout_s = _CELL_TIMEOUT_S * len(spec["labels"])
-    command = [sys.executable, "-m", "benchmarks.studies.train.worker", str(path)]
-    env = {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": launch.python_path(launch.ROOT / "examples"),
-    }
 
     def on_line(rank: int, text: str) -> None:
         if rank == 0:
             said(text.strip())
 
     with ExitStack() as stack:
+        lab = None
         if job.rate:
             lab = stack.enter_context(Lab(Topology(hosts=job.ranks, rate=job.rate)))
-            lab.run(command, env=env, timeout_s=timeout_s, on_line=on_line)
-            return
-        environments = launch.separate_environments(job.ranks, env)
-        run_ranks([command] * job.ranks, environments, timeout_s, on_line)
+        run(
+            *(module, spec, job.ranks),
+            lab=lab,
+            apart=True,
+            own_cache=False,
+            timeout_s=timeout_s,
+            on_line=on_line,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -11,9 +12,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.harness import ROOT
+
+sys.path.append(str(ROOT / "examples"))
 from corpus import Sampler, Text, sources, standard_library
 from gpt import GPT, GPTConfig
-from torch import Tensor, nn
 
 Recipe = dict[str, Any]
 Batch = tuple[Tensor, Tensor]

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.studies.train.methods import Method
-from benchmarks.studies.train.sharded_methods import NOTHING_SENT
+from benchmarks.studies.train.methods import NOTHING_SENT, Method
 from benchmarks.studies.train.tasks import TASKS
 
 _ONE_BUCKET_MB = 1024.0

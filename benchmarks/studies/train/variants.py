@@ -25,6 +25,7 @@ from benchmarks.studies.train.methods import (
     none,
     ours,
 )
+from benchmarks.studies.train.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,6 @@ def _following(label: str, of: str, hook: q7x2.HookOptions) -> Variant:
     """Residuals follow the learning rate."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
-        from benchmarks.studies.train.tasks import (
-            TASKS,  # needs the folder of examples, as ranks have it
-        )
-
         optimizer = TASKS["gpt"](recipe).optimizer(ddp.parameters())
         q7x2.attach(ddp, hook, optimizer=optimizer)
         return optimizer

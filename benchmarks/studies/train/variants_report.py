@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from statistics import mean
 
+from benchmarks.harness.report import markdown
 from benchmarks.studies.train import inference
-from benchmarks.studies.train.final_losses import BAR_IN_WORDS
+from benchmarks.studies.train.figures import (
+    BAR_IN_WORDS,
+    Goal,
+    Losses,
+    difference,
+    interval,
+    losses,
+)
 from benchmarks.studies.train.inference import Paired
 from benchmarks.studies.train.methods import UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES, Study
 from benchmarks.studies.train.variants import CONTROLS, EVERY, PRICED, Variant
 
-Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
-Goal = tuple[str, str, str, bool]
-Losses = dict[str, dict[int, float]]
-
 _LEAST_GAIN = 0.002  # in loss: what an option must give to be worth having
-
-
-def losses(study: Study, part: str, **place: str) -> Losses:
-    """Final losses by label and seed."""
-    found: Losses = {}
-    for cell in study.of(part, **place):
-        found.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
-    return found
-
-
-def difference(of: Losses, label: str, other: str) -> Paired | None:
-    """The loss of `label` less that of `other`, paired by seed; None with fewer than two seeds."""
-    seeds = sorted(set(of.get(label, {})) & set(of.get(other, {})))
-    if len(seeds) < 2:
-        return None
-    return inference.paired([of[label][s] - of[other][s] for s in seeds])
 
 
 def base_of(label: str) -> str:
@@ -89,19 +77,15 @@ def goals(study: Study) -> Iterable[Goal]:
         )
 
 
-def sections(study: Study, table: Table) -> list[str]:
-    return [_variants(study, table), _held_out(study, table), _long(study, table)]
+def sections(study: Study) -> list[str]:
+    return [_variants(study), _held_out(study), _long(study)]
 
 
 def _changes(study: Study) -> list[str]:
     return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
 
 
-def _shown(paired: Paired | None) -> str:
-    return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
-
-
-def variants(study: Study, table: Table) -> str:
+def variants(study: Study) -> str:
     """The table of options, each beside the hook without it; empty if none was measured."""
     of = losses(study, "variants")
     if not of:
@@ -117,10 +101,10 @@ def variants(study: Study, table: Table) -> str:
                 label,
                 str(len(by_seed)),
                 f"{mean(by_seed.values()):.4f}",
-                *(_shown(difference(of, label, c)) if label != c else "-" for c in CONTROLS),
-                _shown(price) if base_of(label) not in CONTROLS else "the same",
+                *(interval(difference(of, label, c)) if label != c else "-" for c in CONTROLS),
+                interval(price) if base_of(label) not in CONTROLS else "the same",
                 changed,
-                _shown(gain),
+                interval(gain),
                 verdict(gain) if gain else "-",
             )
         )
@@ -135,11 +119,11 @@ def variants(study: Study, table: Table) -> str:
         "price beside that",
         "",
     )
-    return table(head, rows)
+    return markdown(head, rows)
 
 
-def _variants(study: Study, table: Table) -> str:
-    text = variants(study, table)
+def _variants(study: Study) -> str:
+    text = variants(study)
     if not text:
         return ""
     recipe = RECIPES["variants"]
@@ -156,7 +140,7 @@ def _variants(study: Study, table: Table) -> str:
     )
 
 
-def long_training(study: Study, table: Table) -> str:
+def long_training(study: Study) -> str:
     """The table of the part "long"; empty if nothing was measured."""
     of = losses(study, "long")
     rows = []
@@ -166,13 +150,13 @@ def long_training(study: Study, table: Table) -> str:
         price = "-"
         if label not in CONTROLS and both:
             paired = difference(of, label, base_of(label))
-            price = _shown(paired) if paired else f"{both[0]:+.4f}"
+            price = interval(paired) if paired else f"{both[0]:+.4f}"
         rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    return table(("method", "seeds", "loss", "difference (95 %)"), rows) if rows else ""
+    return markdown(("method", "seeds", "loss", "difference (95 %)"), rows) if rows else ""
 
 
-def _long(study: Study, table: Table) -> str:
-    text = long_training(study, table)
+def _long(study: Study) -> str:
+    text = long_training(study)
     if not text:
         return ""
     return (
@@ -183,7 +167,7 @@ def _long(study: Study, table: Table) -> str:
     )
 
 
-def held_out(study: Study, table: Table) -> str:
+def held_out(study: Study) -> str:
     """The differences of the part "held-out-study", one row for each method."""
     changes = _changes(study)
     by_change = {change: losses(study, "held-out-study", change=change) for change in changes}
@@ -193,16 +177,16 @@ def held_out(study: Study, table: Table) -> str:
         if label not in CONTROLS and all(measured):
             prices = (difference(of, label, base_of(label)) for of in by_change.values())
             seeds = ", ".join(str(len(each)) for each in measured)
-            rows.append((label, seeds, *map(_shown, prices)))
-    return table(("method", "seeds", *changes), rows)
+            rows.append((label, seeds, *map(interval, prices)))
+    return markdown(("method", "seeds", *changes), rows)
 
 
-def _held_out(study: Study, table: Table) -> str:
+def _held_out(study: Study) -> str:
     rows = []
     for change in _changes(study):
         of = losses(study, "held-out-study", change=change)
         for label, by_seed in of.items():
-            price = _shown(difference(of, label, base_of(label)))
+            price = interval(difference(of, label, base_of(label)))
             if label in CONTROLS:
                 price = "-"
             rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
@@ -217,5 +201,5 @@ def _held_out(study: Study, table: Table) -> str:
         f"{schedule['warmup']} steps of warm-up, then a constant learning rate that falls to 0 in "
         "a straight line over the last 30 % of the steps. Differences are from uncompressed "
         "training with the same optimizer, paired by seed, with 95 % intervals.\n\n"
-        + table(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
+        + markdown(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
     )

@@ -15,7 +15,7 @@ from hook_training import everybodys_objects
 
 from benchmarks.harness import facts
 from benchmarks.studies.train import cadence, cadence_report, report
-from benchmarks.studies.train.cadence_methods import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
+from benchmarks.studies.train.cadence import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
 from benchmarks.studies.train.methods import BASELINE
 from benchmarks.studies.train.study import RECIPES, Choice, Study, jobs
 

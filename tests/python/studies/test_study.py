@@ -16,7 +16,7 @@ from q7x2._core.palette import line_style
 
 from benchmarks.harness import facts
 from benchmarks.studies.train import figures, inference, pictures, report, timeline, wire
-from benchmarks.studies.train.cadence_methods import CADENCE_BY_LABEL
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES, Choice, Job, Study, jobs
 from benchmarks.studies.train.tasks import TASKS

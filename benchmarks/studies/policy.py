@@ -1,8 +1,8 @@
-"""One rank of a part.
+"""What policies promise, measured.
 
-    python -m benchmarks.studies.policy.worker SPEC OUT
-
-SPEC is JSON. Rank 0 writes the part's result to OUT.
+Part "advise": on virtual hosts (root), the time of a step with the best proposal of `q7x2.advise`
+beside the best of a sweep over all proposals. Part "divergence": on this host, trainings whose
+learning rate rises 30 fold at int2, beside trainings at the tight level that nothing disturbs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import q7x2
@@ -21,10 +19,90 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.harness import facts, report, study
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.studies.train.study import RECIPES
+from benchmarks.studies.train.tasks import TASKS
+
+PARTS = ("advise", "divergence")
+GOAL = 1.10  # the time of the best proposal, relative to the best of the sweep
 _LAYERS = 4
 _BATCH = 32
 _EVERY = 50  # steps between two validations of the part "divergence"
 _LEVELS = ("int2:g=128", "int8")
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc spells it")
+    parser.add_argument("--width", type=int, default=1024, help="of the layers, part advise")
+    parser.add_argument("--rounds", type=int, default=15, help="of the sweep, part advise")
+    parser.add_argument("--steps", type=int, default=600, help="of a training, part divergence")
+    parser.add_argument("--seeds", type=int, default=5, help="part divergence")
+    args = parser.parse_args(argv)
+    console = report.console()
+    machine = facts.collect()
+    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
+    body = {part: earlier[part] for part in PARTS if part in earlier}
+
+    def keep(part: str, result: dict[str, Any]) -> None:
+        body[part] = {"commit": machine["commit"], **result}
+        report.write_json(args.out, machine, body)
+
+    if "advise" in args.parts:
+        spec = {"part": "advise", "width": args.width, "rounds": args.rounds}
+        networks = {}
+        for rate in args.rates:
+            with Lab(Topology(hosts=args.hosts, rate=rate)) as lab:
+                networks[rate] = study.run(__name__, spec, lab=lab)
+            console.print(advise_sentence(rate, networks[rate]), markup=False)
+        keep("advise", {"hosts": args.hosts, "networks": networks})
+    if "divergence" in args.parts:
+        spec = {"part": "divergence", "steps": args.steps, "seeds": args.seeds}
+        result = study.run(__name__, spec, 2, apart=True)
+        console.print(divergence_sentence(result), markup=False)
+        keep("divergence", {"steps": args.steps, **result})
+
+
+def advise_sentence(rate: str, result: dict[str, Any]) -> str:
+    """The bar of one network: the measured time of the best proposal and of the best of all."""
+    best = min(result["sweep"], key=lambda cell: cell["measured"])
+    chosen = result["sweep"][result["best"]]
+    ratio = chosen["measured"] / best["measured"]
+    verdict = "met" if ratio <= GOAL else "missed"
+    return (
+        f"{rate}: {chosen['hook']}, {chosen['bucket_mb']:g} MB: advised "
+        f"{report.duration(chosen['advised'])}, measured {report.duration(chosen['measured'])}; "
+        f"best of the sweep {best['hook']}, {best['bucket_mb']:g} MB: "
+        f"{report.duration(best['measured'])}; {ratio:.2f} x, {verdict}"
+    )
+
+
+def divergence_sentence(result: dict[str, Any]) -> str:
+    """Validations until each divergence was noticed, and the difference of the final losses."""
+    differences = [
+        forced["loss"] - tight["loss"]
+        for forced, tight in zip(result["forced"], result["tight"], strict=True)
+    ]
+    noise = statistics.stdev([tight["loss"] for tight in result["tight"]]) if differences[1:] else 0
+    late = [forced["validations"] for forced in result["forced"]]
+    return (
+        f"learning rate x 30 at int2: noticed after {late} validations; final loss "
+        f"{statistics.mean(differences):+.4f} beside the tight level (standard deviation of its "
+        f"seeds {noise:.4f})"
+    )
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the result of a part on rank 0."""
+    dist.init_process_group("q7x2")
+    result = {"advise": advise, "divergence": divergence}[spec["part"]](spec)
+    return result if dist.get_rank() == 0 else None
 
 
 def advise(spec: dict[str, Any]) -> dict[str, Any]:
@@ -86,9 +164,6 @@ def divergence(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
-    from benchmarks.studies.train.study import RECIPES
-    from benchmarks.studies.train.tasks import TASKS
-
     rank, world_size = dist.get_rank(), dist.get_world_size()
     task = TASKS["digits"]({**RECIPES["accuracy"]["digits"], "steps": steps})
     torch.manual_seed(seed)
@@ -130,17 +205,3 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
         "level": str(policy.level),
         "history": [[e.step, e.kind, e.parameter, e.value, e.level] for e in policy.history],
     }
-
-
-def main(spec: dict[str, Any], out: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("q7x2")
-    result = {"advise": advise, "divergence": divergence}[spec["part"]](spec)
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

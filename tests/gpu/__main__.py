@@ -8,12 +8,13 @@ run them one by one.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from benchmarks.gpu import machine, needs
-from benchmarks.gpu.machine import ROOT
-from benchmarks.gpu.runner import Report, run_stages
-from benchmarks.gpu.stages import STAGES
+from benchmarks.harness import ROOT, command
+from tests.gpu import machine, needs
+from tests.gpu.runner import Report, run_stages
+from tests.gpu.stages import STAGES
 
 
 def main(argv: list[str]) -> None:
@@ -52,3 +53,7 @@ def main(argv: list[str]) -> None:
     failed = run_stages(chosen, report, ROOT / "build/gpu")
     if failed:
         raise ValueError(f"failed: {', '.join(failed)}; all output is in {report.log}")
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main, sys.argv[1:]))

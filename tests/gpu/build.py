@@ -7,9 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.gpu import machine
-from benchmarks.gpu.machine import ROOT
-from benchmarks.gpu.runner import Result, Session, StageFailed
+from benchmarks.harness import ROOT
+from tests.gpu import machine
+from tests.gpu.runner import Result, Session, StageFailed
 
 TARGETS = ("_C", "q7x2_tests", "q7x2_gpu_kernels_bench")
 

@@ -9,10 +9,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from benchmarks.gpu import needs
-from benchmarks.gpu.build import package_environment, program
-from benchmarks.gpu.machine import ROOT
-from benchmarks.gpu.runner import Result, Session, StageFailed, StageSkipped
+from benchmarks.harness import ROOT
+from tests.gpu import needs
+from tests.gpu.build import package_environment, program
+from tests.gpu.runner import Result, Session, StageFailed, StageSkipped
 
 # C++ tests that need a GPU have this in their names.
 CUDA_TESTS = "*Cuda*"

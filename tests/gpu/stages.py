@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.gpu import build, measure, tests
-from benchmarks.gpu.runner import Stage
+from tests.gpu import build, measure, tests
+from tests.gpu.runner import Stage
 
 
 def _sanitizer(tool: str) -> Stage:

@@ -7,8 +7,8 @@ import math
 import sys
 from typing import Any
 
-from benchmarks.gpu.build import package_environment, program
-from benchmarks.gpu.runner import Result, Session, StageFailed
+from tests.gpu.build import package_environment, program
+from tests.gpu.runner import Result, Session, StageFailed
 
 KERNEL_GOAL = 0.7  # of a copy of the same bytes: encode, and decode and add
 RANKS_GOAL = 2.0  # int4 beside dense
@@ -42,7 +42,7 @@ def kernels_table(rows: list[dict[str, Any]]) -> str:
 
 def ranks(session: Session) -> Result:
     """Measure an all-reduce of 256 MB by four ranks on one GPU, with int4 and without."""
-    found = _program(session, "benchmarks.gpu.ranks")
+    found = _program(session, "ranks")
     seconds = found["seconds"]
     ratio = seconds["dense"] / seconds["int4"]
     table = (
@@ -66,15 +66,13 @@ def fsdp(session: Session) -> Result:
 
 
 def _training(session: Session, what: str) -> Result:
-    cases = _program(session, "benchmarks.gpu.training", "--cases", what)["cases"]
+    cases = _program(session, "training", "--cases", what)["cases"]
     rows, problems = [], []
     for _ in range(_TURNS):  # a slow phase of the machine meets all cases alike
         for case in cases:
             try:
                 arguments = ("--what", what, "--case", case)
-                found = _program(
-                    session, "benchmarks.gpu.training", *arguments, limit_s=_TRAINING_LIMIT_S
-                )
+                found = _program(session, "training", *arguments, limit_s=_TRAINING_LIMIT_S)
             except StageFailed as failed:
                 # What another backend cannot do is a result; that q7x2 fails is none.
                 if case.startswith("q7x2"):
@@ -102,14 +100,14 @@ def training_table(what: str, rows: list[dict[str, Any]], problems: list[str]) -
 
 
 def _program(
-    session: Session, module: str, *arguments: str, limit_s: float = math.inf
+    session: Session, part: str, *arguments: str, limit_s: float = math.inf
 ) -> dict[str, Any]:
-    """Run a module of this package, and return the JSON object that it prints last."""
+    """Run a part of benchmarks/studies/gpu.py, and return the JSON object that it prints last."""
     environment = package_environment(session)
-    command = (sys.executable, "-m", module, *arguments)
+    command = (sys.executable, "-m", "benchmarks", "gpu", part, *arguments)
     said = session.call(*command, env=environment, limit_s=limit_s)
     objects = [line for line in said.splitlines() if line.startswith("{")]
     if not objects:
-        raise StageFailed(f"{module} printed no result")
+        raise StageFailed(f"{part} printed no result")
     result: dict[str, Any] = json.loads(objects[-1])
     return result

@@ -1,4 +1,4 @@
-"""The facts of a machine with GPUs, beside those of benchmarks/facts.py."""
+"""The facts of a machine with GPUs, beside those of benchmarks/harness/facts.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import needs
-from benchmarks.harness import facts
-
-ROOT = Path(__file__).parents[2]
+from benchmarks.harness import ROOT, facts
+from tests.gpu import needs
 
 # In a process of its own: a context in this one would take memory of the GPU during the stages.
 _ASK = """
