@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
 
-from benchmarks.lab import LabError
-from benchmarks.processes import RanksFailed
+from benchmarks.harness import command
 
 # Each has a main(argv); imported when asked for, because most of them import torch.
 COMMANDS = {
@@ -35,13 +33,10 @@ COMMANDS = {
     "reacting": "steps of a job while a link becomes slow and recovers (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
-    "gpu": "all tests and benchmarks that need a real GPU; as ./dev gpu",
+    "gpu": "int4 by several ranks on one GPU, and steps of DDP and FSDP2, on real GPUs",
     "device": "what calls on device tensors cost: time of the host, copies, bytes on the bus",
     "groups": "the short calls of one group beside the long ones of another",
-    "faults": "how soon ranks are released when others fail, beside the contract",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
-    "causes": "whether q7x2 why names the cause of slow steps that was put in (root)",
-    "verdicts": "how often the verdicts of q7x2 experiment are right",
     "ledger": "what the ledger costs, and how long its report takes",
     "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
@@ -49,7 +44,15 @@ COMMANDS = {
     "pages": "the tables of figures in README.md and docs/, written from the results files",
     "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
-PACKAGES = ("faults", "gpu", "lab", "policy", "train")
+# Those that are no file of studies/.
+MODULES = {
+    "bars": "regress.bars",
+    "baseline": "regress.baseline",
+    "turns": "regress.turns",
+    "train": "studies.train.cli",
+    "pages": "pages",
+    "lab": "harness.lab.cli",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -60,18 +63,9 @@ def main(argv: list[str]) -> int:
         for name, text in COMMANDS.items():
             print(f"  {name:15} {text}")
         return 0 if argv in (["-h"], ["--help"]) else 2
-    package = f"benchmarks.{argv[0]}"
-    module = importlib.import_module(f"{package}.cli" if argv[0] in PACKAGES else package)
-    # `timeout` and job systems send SIGTERM: end the ranks and take the lab down on it too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        module.main(argv[1:])
-    except (LabError, RanksFailed, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    name = MODULES.get(argv[0], f"studies.{argv[0]}")
+    module = importlib.import_module(f"benchmarks.{name}")
+    return command.run(module.main, argv[1:])
 
 
 if __name__ == "__main__":

@@ -12,24 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks import choices, degraded, planning, report
-from benchmarks.arguments import parse_size
-from benchmarks.bars import iperf_bound, rate_each_way
-from benchmarks.comparison import RESULTS
-from benchmarks.faults import table as fault_table
-from benchmarks.goals import CODED, FAST_GOALS, FAST_RATES
-from benchmarks.train import figures as study_figures
-from benchmarks.train import final_losses, variants_report
-from benchmarks.train.inference import Paired
-from benchmarks.train.methods import TORCH_POWERSGD
-from benchmarks.train.study import OTHER_TEXT, Study
-from benchmarks.train.variants import at_once
+from benchmarks.harness import RESULTS, ROOT, report
+from benchmarks.harness.arguments import parse_size
+from benchmarks.regress.bars import iperf_bound, rate_each_way
+from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
+from benchmarks.studies import choices, degraded, planning
+from benchmarks.studies.train import figures as study_figures
+from benchmarks.studies.train import variants_report
+from benchmarks.studies.train.inference import Paired
+from benchmarks.studies.train.methods import TORCH_POWERSGD
+from benchmarks.studies.train.study import OTHER_TEXT, Study
+from benchmarks.studies.train.variants import at_once
+from tests.faults import table as fault_table
 
-ROOT = Path(__file__).parents[1]
 _BUSY = 3.0  # load average per core before a run
 _TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.S)
 
@@ -99,7 +97,7 @@ def _speed() -> str:
         keys = ("time", "against_time", "cpu_seconds", "against_cpu_seconds")
         ours, theirs, *cpu = (report.duration(figures[key]) for key in keys)
         lines.append([what, ours, theirs, _times(figures["ratio"]), *cpu])
-    return _markdown(head, lines) + note_on_load(rows[name] for name, _, _ in _SPEED)
+    return report.markdown(head, lines) + note_on_load(rows[name] for name, _, _ in _SPEED)
 
 
 def _links() -> str:
@@ -122,7 +120,7 @@ def _links() -> str:
                     f"{rate_each_way(row) / bound:.0%}" if bound else "",
                 ]
             )
-    return _markdown(head, lines) + note_on_load(used)
+    return report.markdown(head, lines) + note_on_load(used)
 
 
 def note_on_load(rows: Iterable[dict[str, Any]]) -> str:
@@ -145,7 +143,7 @@ def _codecs() -> str:
         [f"`{codec}`", *(_times(rows[f"{name}-{rate}"]["ratio"]) for rate in ("100mbit", "1gbit"))]
         for name, codec in names.items()
     ]
-    return _markdown(head, lines)
+    return report.markdown(head, lines)
 
 
 def _hooks() -> str:
@@ -168,10 +166,10 @@ def _hooks() -> str:
             for found in (each.get(label) for each in by_rate)
         ]
         paired, seeds = _price(study, priced)
-        lines.append([hook, *speeds, final_losses.interval(paired), str(seeds)])
+        lines.append([hook, *speeds, study_figures.interval(paired), str(seeds)])
     late = ", ".join(f"{hook} {_price(study, label)[0].mean:+.4f}" for label, hook in _LATE)
     return (
-        _markdown(head, lines)
+        report.markdown(head, lines)
         + "\nPrices with the defaults, which send the first steps of a training uncompressed: "
         + f"{late}.\n"
     )
@@ -182,9 +180,9 @@ def _price(study: Study, label: str) -> tuple[Paired, int]:
 
     Against the same optimizer without compression.
     """
-    of = variants_report.losses(study, "held-out-study", change=OTHER_TEXT)
+    of = study_figures.losses(study, "held-out-study", change=OTHER_TEXT)
     base = variants_report.base_of(label)
-    paired = variants_report.difference(of, label, base)
+    paired = study_figures.difference(of, label, base)
     assert paired is not None, f"{label} was not trained on {OTHER_TEXT}"
     return paired, len(set(of[label]) & set(of[base]))
 
@@ -223,15 +221,15 @@ def _study_goals() -> str:
 
 
 def _variants() -> str:
-    return variants_report.variants(Study(RESULTS / "train.json"), _markdown)
+    return variants_report.variants(Study(RESULTS / "train.json"))
 
 
 def _held_out() -> str:
-    return variants_report.held_out(Study(RESULTS / "train.json"), _markdown)
+    return variants_report.held_out(Study(RESULTS / "train.json"))
 
 
 def _long() -> str:
-    return variants_report.long_training(Study(RESULTS / "train.json"), _markdown)
+    return variants_report.long_training(Study(RESULTS / "train.json"))
 
 
 def _planning() -> str:
@@ -276,8 +274,3 @@ def _bars() -> dict[str, dict[str, Any]]:
 def _times(ratio: float) -> str:
     """With fewer decimals the larger it is."""
     return f"{ratio:.{0 if ratio >= 10 else 1 if ratio >= 2 else 2}f} x"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

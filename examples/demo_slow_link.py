@@ -27,7 +27,7 @@ def why_not() -> str | None:
     """What is missing for virtual hosts; None: nothing."""
     sys.path.insert(0, str(ROOT))  # the lab is a part of the benchmarks
     try:
-        from benchmarks.lab import namespaces
+        from benchmarks.harness.lab import namespaces
     except ImportError as error:
         return f"the folder benchmarks is not here ({error})"
     return namespaces.unavailable()
@@ -35,7 +35,7 @@ def why_not() -> str | None:
 
 def compare(args: argparse.Namespace, model: dict[str, Any]) -> dict[str, Any]:
     """Trains twice; returns the curves of both, and how much sooner int8 has Gloo's last loss."""
-    from benchmarks.lab import Lab, Topology
+    from benchmarks.harness.lab import Lab, Topology
 
     runs = [("q7x2", f"q7x2, {CODEC}", ["--compress", CODEC]), ("gloo", "gloo", [])]
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn())

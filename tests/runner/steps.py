@@ -173,10 +173,11 @@ def steps() -> list[Step]:
 
 def _studies() -> list[Step]:
     """Short forms of studies that judge the product, not the machine."""
+    diagnoses = [sys.executable, "-m", "tests.diagnoses"]
     return [
         Step(
             f"study of {name}",
-            [sys.executable, "-m", "benchmarks", name, *few, "--out", f"build/nightly/{name}.json"],
+            [*diagnoses, name, *few, "--out", f"build/nightly/{name}.json"],
             minutes,
             needs=needs,
         )

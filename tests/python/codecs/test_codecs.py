@@ -10,7 +10,7 @@ import torch
 from q7x2._core.extension import load
 from torch import Tensor
 
-from benchmarks.codecs import Messages, real_gradient
+from benchmarks.studies.codecs import Messages, real_gradient
 
 GROUP = 512
 COUNT = 256 * GROUP

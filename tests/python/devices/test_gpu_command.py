@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import build, measure, needs, tests
-from benchmarks.gpu.runner import (
+from tests.gpu import build, measure, needs, tests
+from tests.gpu.runner import (
     Report,
     Result,
     Session,
@@ -21,7 +21,7 @@ from benchmarks.gpu.runner import (
     StageSkipped,
     run_stages,
 )
-from benchmarks.gpu.stages import STAGES
+from tests.gpu.stages import STAGES
 
 MACHINE = {
     "gpus": ["a GPU"],
@@ -209,7 +209,7 @@ def test_tables_show_every_codec_and_case() -> None:
 
 def _benchmark(repository: pathlib.Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", *arguments, "--device", "cpu"],
+        [sys.executable, "-m", "benchmarks", "gpu", *arguments, "--device", "cpu"],
         cwd=repository,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -223,9 +223,7 @@ def _benchmark(repository: pathlib.Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.nightly("measures, for seven seconds of a core")
 def test_ranks_are_measured(repository: pathlib.Path) -> None:
-    found = _benchmark(
-        repository, "benchmarks.gpu.ranks", "--ranks", "2", "--bytes", "65536", "--rounds", "2"
-    )
+    found = _benchmark(repository, "ranks", "--ranks", "2", "--bytes", "65536", "--rounds", "2")
     assert set(found["seconds"]) == {"dense", "int4"}
     assert found["errors"]["dense"] < found["errors"]["int4"] < 0.3
 
@@ -234,7 +232,7 @@ def test_ranks_are_measured(repository: pathlib.Path) -> None:
 @pytest.mark.parametrize(("what", "case"), [("ddp", "q7x2 int4"), ("fsdp", "q7x2")])
 def test_a_training_is_measured(repository: pathlib.Path, what: str, case: str) -> None:
     size = ["--layers", "1", "--width", "64", "--batch", "1", "--length", "8", "--steps", "2"]
-    found = _benchmark(repository, "benchmarks.gpu.training", "--what", what, "--case", case, *size)
+    found = _benchmark(repository, "training", "--what", what, "--case", case, *size)
     assert (found["what"], found["case"], found["ranks"]) == (what, case, 2)
     assert found["seconds"] > 0
     assert found["loss"] > 0

@@ -19,7 +19,7 @@ from broken_connections import reset_connections
 from deadlines import NEVER
 from values import meet
 
-from benchmarks.faults.calls import check, summed, values
+from tests.faults.calls import check, summed, values
 
 RETRIES = 12
 RETRIES_NIGHTLY = 1000

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from broken_connections import reduce_for_ever
 from deadlines import NEVER
 
-from benchmarks.faults.resources import Resources, held
+from tests.faults.resources import Resources, held
 
 CYCLES = 35
 CYCLES_NIGHTLY = 1000

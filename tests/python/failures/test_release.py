@@ -1,6 +1,6 @@
 """The failure contract, by one trial of each event in the main cells; `--nightly` tries every cell.
 
-What an error must say is checked in full. `python -m benchmarks faults` measures the times. The
+What an error must say is checked in full. `python -m tests.faults` measures the times. The
 nightly run has bounds for them: ten times those of the contract, for other tests run as well.
 """
 
@@ -17,11 +17,11 @@ import interpreters
 import pytest
 import seeds
 
-from benchmarks.faults import injuries, trial
-from benchmarks.faults.contract import NEXT_CALL_S, Cell, Event, pairs
-from benchmarks.faults.site import RankLost, Site
-from benchmarks.faults.verdict import Verdict
-from benchmarks.lab import unavailable as lab_unavailable
+from benchmarks.harness.lab import unavailable as lab_unavailable
+from tests.faults import injuries, trial
+from tests.faults.contract import NEXT_CALL_S, Cell, Event, pairs
+from tests.faults.site import RankLost, Site
+from tests.faults.verdict import Verdict
 
 GENEROUS = 10
 SEED = seeds.seed()

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 import interpreters
 import pytest
 
-from benchmarks import lab as lab_package
-from benchmarks.lab import Lab, Topology, namespaces
-from benchmarks.processes import RankResult, RanksFailed
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import Lab, Topology, namespaces
+from benchmarks.harness.processes import RankResult, RanksFailed
 
 HOSTS = 3
 VICTIM = HOSTS - 1

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from benchmarks.faults import table
-from benchmarks.faults.contract import CELLS, EVENTS, pairs
-from benchmarks.faults.resources import Resources
-from benchmarks.faults.soak import growth
-from benchmarks.faults.verdict import Verdict, judge_error, judge_lateness, judge_signatures
-from benchmarks.faults.workload import Raised, Report
+from tests.faults import table
+from tests.faults.contract import CELLS, EVENTS, pairs
+from tests.faults.resources import Resources
+from tests.faults.soak import growth
+from tests.faults.verdict import Verdict, judge_error, judge_lateness, judge_signatures
+from tests.faults.workload import Raised, Report
 
 GOOD = "all_reduce (sequence 2) on rank 0 of 3 in group '0': rank 2 (pid 7 on h1) failed"
 

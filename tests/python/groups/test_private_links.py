@@ -11,10 +11,10 @@ import textwrap
 import interpreters
 import pytest
 
-from benchmarks import lab as lab_package
-from benchmarks.lab import Lab, Topology
-from benchmarks.lab.namespaces import call
-from benchmarks.lab.topology import Link
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness.lab.namespaces import call
+from benchmarks.harness.lab.topology import Link
 
 HOSTS = 3
 # So slow that a sender is done long before its message has arrived.

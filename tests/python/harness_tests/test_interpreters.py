@@ -12,7 +12,7 @@ import interpreters
 import pytest
 from harness import wait_until
 
-from benchmarks import lab
+from benchmarks.harness import lab
 
 STATE = """
 import os, sys, __main__

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import harness
 import pytest
 
-from benchmarks.processes import free_port
+from benchmarks.harness.processes import free_port
 
 DEADLINE = 280  # seconds; a launcher takes 10 on a machine with nothing else to do
 MPIRUN = {

@@ -13,8 +13,8 @@ import harness
 import pytest
 from blame_command import blame
 
-from benchmarks import lab
-from benchmarks.lab import namespaces
+from benchmarks.harness import lab
+from benchmarks.harness.lab import namespaces
 
 PREAMBLE = """
     import datetime

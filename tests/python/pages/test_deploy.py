@@ -14,8 +14,8 @@ import interpreters
 import pytest
 import slurm
 
-from benchmarks import lab as lab_package
-from benchmarks.lab import Lab, Topology
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import Lab, Topology
 
 DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")

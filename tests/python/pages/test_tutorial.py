@@ -17,7 +17,7 @@ import interpreters
 import pytest
 from harness import ROOT
 
-from benchmarks.lab import namespaces
+from benchmarks.harness.lab import namespaces
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 FENCE = re.compile(r"^```(?P<info>[^\n]+)\n(?P<code>.*?)^```$", re.M | re.S)

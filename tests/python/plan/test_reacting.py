@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from q7x2.plan.explain import print_history
 
-from benchmarks import lab as lab_package
-from benchmarks.lab import Lab, Topology
-from benchmarks.lab.topology import UNSHAPED, Link
-from benchmarks.processor_quota import ProcessorQuota
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness.lab.topology import UNSHAPED, Link
+from benchmarks.harness.processor_quota import ProcessorQuota
 
 HOSTS = 4
 GUILTY = 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bars, baseline, goals, raw
+from benchmarks.regress import bars, baseline, goals, raw
 
 QUIET = [0.98, 1.01, 1.0, 0.99, 1.02, 1.0, 1.01, 0.99, 1.0]
 NOISY = [0.5, 2.0, 0.7, 1.5, 1.0, 0.6, 1.7, 0.8, 1.3]

@@ -10,23 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import (
-    bars,
-    causes,
-    goals,
-    iperf,
-    ledger,
-    openmpi,
-    pages,
-    raw,
-    startup,
-    sweep,
-    verdicts,
-)
-from benchmarks import lab as lab_package
-from benchmarks.lab import LabError, Topology
-from benchmarks.processor_quota import ProcessorQuota
-from benchmarks.report import console
+from benchmarks import pages
+from benchmarks.harness import iperf, openmpi, startup
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import LabError, Topology
+from benchmarks.harness.processor_quota import ProcessorQuota
+from benchmarks.harness.report import console
+from benchmarks.regress import bars, goals, raw
+from benchmarks.studies import ledger, sweep
+from tests.diagnoses import causes, verdicts
 
 
 def cell(size: int, ours: float, theirs: float) -> dict:

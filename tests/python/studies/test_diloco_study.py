@@ -13,11 +13,11 @@ pytest.importorskip("sklearn")
 import torch.distributed as dist
 from hook_training import everybodys_objects
 
-from benchmarks import facts
-from benchmarks.train import cadence, cadence_report, report
-from benchmarks.train.cadence_methods import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
-from benchmarks.train.methods import BASELINE
-from benchmarks.train.study import RECIPES, Choice, Study, jobs
+from benchmarks.harness import facts
+from benchmarks.studies.train import cadence, cadence_report, report
+from benchmarks.studies.train.cadence import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
+from benchmarks.studies.train.methods import BASELINE
+from benchmarks.studies.train.study import RECIPES, Choice, Study, jobs
 
 TINY = {"layers": 1, "heads": 2, "dim": 16, "context": 16, "held_out": 8}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import embedding
-from benchmarks import lab as lab_package
+from benchmarks.harness import lab as lab_package
+from benchmarks.studies import embedding
 
 
 @pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")

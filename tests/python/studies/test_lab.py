@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from harness import ROOT, wait_until
 
-from benchmarks import lab as lab_package
-from benchmarks import launch
-from benchmarks.lab import Lab, Link, Topology, namespaces
-from benchmarks.lab.lab import STATE, remove_stale
-from benchmarks.lab.topology import bits_per_second
-from benchmarks.ops import OPS
-from benchmarks.processes import RanksFailed
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness import launch
+from benchmarks.harness.lab import Lab, Link, Topology, namespaces
+from benchmarks.harness.lab.lab import STATE, remove_stale
+from benchmarks.harness.lab.topology import bits_per_second
+from benchmarks.harness.ops import OPS
+from benchmarks.harness.processes import RanksFailed
 
 RATE = "100mbit"
 PAYLOAD = 4 << 20
@@ -208,7 +208,7 @@ def test_a_crashed_lab_is_removed_by_the_next() -> None:
     crash = python(
         """
         import os, signal
-        from benchmarks.lab import Lab, Topology
+        from benchmarks.harness.lab import Lab, Topology
         lab = Lab(Topology(hosts=2))
         lab.up()
         print(lab.name, flush=True)
@@ -232,7 +232,7 @@ def test_ranks_die_with_their_launcher(how: signal.Signals) -> None:
     launcher = subprocess.Popen(
         python(
             """
-            from benchmarks.lab import Lab, Topology
+            from benchmarks.harness.lab import Lab, Topology
             with Lab(Topology(hosts=2)) as lab:
                 print(lab.name, flush=True)
                 lab.run(["sleep", "1001"], on_line=print)

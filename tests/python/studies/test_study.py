@@ -14,13 +14,13 @@ pytest.importorskip("sklearn")
 import q7x2
 from q7x2._core.palette import line_style
 
-from benchmarks import facts
-from benchmarks.train import figures, inference, pictures, report, timeline, wire
-from benchmarks.train.cadence_methods import CADENCE_BY_LABEL
-from benchmarks.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED
-from benchmarks.train.study import RECIPES, Choice, Job, Study, jobs
-from benchmarks.train.tasks import TASKS
-from benchmarks.train.timeline import Span
+from benchmarks.harness import facts
+from benchmarks.studies.train import figures, inference, pictures, report, timeline, wire
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
+from benchmarks.studies.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED
+from benchmarks.studies.train.study import RECIPES, Choice, Job, Study, jobs
+from benchmarks.studies.train.tasks import TASKS
+from benchmarks.studies.train.timeline import Span
 
 
 def test_time_to_a_loss_lies_between_the_values_around_it() -> None:
@@ -183,7 +183,7 @@ def test_cells_are_kept_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Path(spec["cells"]).write_text(json.dumps({"label": spec["labels"][0]}) + "\n")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("benchmarks.train.study._run", run)
+    monkeypatch.setattr("benchmarks.studies.train.study._run", run)
     with pytest.raises(KeyboardInterrupt):
         study.measure(job, print)
     again = Study(path)

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from benchmarks import facts
-from benchmarks.train import report, variants_report
-from benchmarks.train.final_losses import BAR_IN_WORDS
-from benchmarks.train.study import RECIPES, Choice, Study, jobs
-from benchmarks.train.tasks import TASKS
-from benchmarks.train.variants import (
+from benchmarks.harness import facts
+from benchmarks.studies.train import figures, report, variants_report
+from benchmarks.studies.train.figures import BAR_IN_WORDS
+from benchmarks.studies.train.study import RECIPES, Choice, Study, jobs
+from benchmarks.studies.train.tasks import TASKS
+from benchmarks.studies.train.variants import (
     CONTROLS,
     HELD_OUT,
     STUDIED,
@@ -77,8 +77,8 @@ def test_verdicts(tmp_path: Path, shifts: list[float], expected: str) -> None:
     cells += _cells("variants", CONTROLS[1], [loss + 0.01 for loss in base])
     cells += _cells("variants", VARIANT.label, [b + s for b, s in zip(base, shifts, strict=True)])
     study = _study(tmp_path / "train.json", cells)
-    of = variants_report.losses(study, "variants")
-    against = variants_report.difference(of, VARIANT.label, VARIANT.of)
+    of = figures.losses(study, "variants")
+    against = figures.difference(of, VARIANT.label, VARIANT.of)
     assert against is not None
     assert against.mean == pytest.approx(sum(shifts) / 3)
     assert variants_report.verdict(against) == expected
@@ -92,8 +92,8 @@ def test_verdicts(tmp_path: Path, shifts: list[float], expected: str) -> None:
 
 def test_a_single_seed_is_no_verdict(tmp_path: Path) -> None:
     cells = _cells("variants", VARIANT.of, [2.0]) + _cells("variants", VARIANT.label, [2.1])
-    of = variants_report.losses(_study(tmp_path / "train.json", cells), "variants")
-    assert variants_report.difference(of, VARIANT.label, VARIANT.of) is None
+    of = figures.losses(_study(tmp_path / "train.json", cells), "variants")
+    assert figures.difference(of, VARIANT.label, VARIANT.of) is None
 
 
 def test_defaults_are_judged_where_they_were_not_chosen(tmp_path: Path) -> None:
@@ -109,8 +109,10 @@ def test_defaults_are_judged_where_they_were_not_chosen(tmp_path: Path) -> None:
     assert (goal, reached) == (BAR_IN_WORDS, False)
     assert measured == "2 of 3 (PowerSGD 4: +0.0505)"
     assert "| another text | 1-bit Adam | 2 | 1.9545 | +0.0045 (" in report.markdown(study, [])
-    table = variants_report.held_out(study, lambda head, rows: repr([head, *rows]))
-    assert table.startswith("[('method', 'seeds', 'another text'), ('int8', '2', '+0.0015 (")
+    table = variants_report.held_out(study)
+    assert table.startswith(
+        "| method | seeds | another text |\n| --- | --- | --- |\n| int8 | 2 | +0.0015 ("
+    )
 
 
 def test_a_long_training_has_a_price_from_one_seed_on(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_another_optimizer_is_compared_with_itself_without_compression(tmp_path:
     cells += _cells("variants", own, [loss - 0.5 for loss in base])
     losses = [loss - 0.47 + noise for loss, noise in zip(base, (0, 0.001, -0.001), strict=True)]
     cells += _cells("variants", label, losses)
-    of = variants_report.losses(_study(tmp_path / "train.json", cells), "variants")
+    of = figures.losses(_study(tmp_path / "train.json", cells), "variants")
     gain = variants_report.against(of, label)
     assert gain is not None
     assert gain.mean == pytest.approx(0.01)

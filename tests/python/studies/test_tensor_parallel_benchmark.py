@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import lab as lab_package
-from benchmarks import tensor_parallel
+from benchmarks.harness import lab as lab_package
+from benchmarks.studies import tensor_parallel
 
 
 @pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")

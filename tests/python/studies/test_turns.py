@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import turns
+from benchmarks.regress import turns
 
 NAME = "latency-2"
 

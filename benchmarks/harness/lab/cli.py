@@ -1,0 +1,148 @@
+"""`python -m benchmarks lab up | run | down | status`: a lab that stays up between commands."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+
+from benchmarks.harness.arguments import explained
+from benchmarks.harness.lab import namespaces
+from benchmarks.harness.lab.lab import STATE, Lab, LabRun, remove, remove_stale
+from benchmarks.harness.lab.namespaces import LabError
+from benchmarks.harness.lab.topology import Link, Topology
+from benchmarks.harness.processes import RanksFailed
+
+_CURRENT = STATE / "current"
+
+
+def add_topology_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
+    parser.add_argument("--racks", type=int, default=1, help="hosts fill the racks in order")
+    parser.add_argument("--uplink", help="rate of each rack's cable to the core switch")
+    parser.add_argument(
+        "--link",
+        action="append",
+        type=explained(Link.parse),
+        default=[],
+        metavar="A:B:RATE",
+        help="a private wire between two hosts; may be repeated",
+    )
+
+
+def topology_from(args: argparse.Namespace) -> Topology:
+    return Topology(args.hosts, args.rate, args.racks, args.uplink, tuple(args.link))
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="bring a lab up; it stays until `lab down`")
+    add_topology_arguments(up)
+    up.set_defaults(handler=_up)
+
+    run = commands.add_parser("run", help="run a command as every rank of one job")
+    run.add_argument("--ranks-per-host", type=int, default=1)
+    run.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
+    run.add_argument("--timeout", type=float, default=600, metavar="S")
+    run.add_argument("command", nargs=argparse.REMAINDER, help="-- PROGRAM ARGUMENTS...")
+    run.set_defaults(handler=_run)
+
+    down = commands.add_parser("down", help="take the lab down, and whatever a crash left")
+    down.set_defaults(handler=_down)
+
+    status = commands.add_parser("status", help="the lab that is up, and its byte counters")
+    status.set_defaults(handler=_status)
+
+    args = parser.parse_args(argv)
+    args.handler(args)
+
+
+def _current() -> Lab:
+    if problem := namespaces.unavailable():
+        raise LabError(problem)
+    try:
+        name = _CURRENT.read_text()
+    except FileNotFoundError:
+        name = ""
+    if not name or namespaces.owner(name) is None:
+        raise LabError("no lab is up; start one with `python -m benchmarks lab up`")
+    return Lab.attach(name)
+
+
+def _up(args: argparse.Namespace) -> None:
+    topology = topology_from(args)
+    if _CURRENT.exists() and namespaces.owner(_CURRENT.read_text()):
+        raise LabError("a lab is up already; `python -m benchmarks lab down` takes it down")
+    # The lab outlives this command, so it belongs to a process that only waits to be ended.
+    # It must not keep a pipe open that somebody reads this command's output from.
+    null = subprocess.DEVNULL
+    keeper = subprocess.Popen(
+        ["sleep", "infinity"], stdin=null, stdout=null, stderr=null, start_new_session=True
+    )
+    try:
+        lab = Lab(topology, owner=keeper.pid)
+        lab.up()
+        _CURRENT.write_text(lab.name)
+    except BaseException:
+        keeper.kill()
+        keeper.wait()
+        raise
+    print(f"up: {topology.describe()}")
+
+
+def _run(args: argparse.Namespace) -> None:
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise LabError("nothing to run: lab run -- PROGRAM ARGUMENTS...")
+    lab = _current()
+    lock = threading.Lock()
+
+    def show(rank: int, line: str) -> None:
+        with lock:
+            sys.stdout.write(f"[{rank}] {line}")
+            sys.stdout.flush()
+
+    try:
+        result = lab.run(
+            command,
+            ranks_per_host=args.ranks_per_host,
+            placement=lab.topology.interleaved(args.ranks_per_host) if args.interleaved else None,
+            timeout_s=args.timeout,
+            on_line=show,
+        )
+    except RanksFailed as failure:
+        states = ", ".join(f"{r.rank}: {r.returncode}" for r in failure.results)
+        raise LabError(f"{str(failure).splitlines()[0]} (exit status by rank: {states})") from None
+    _print_traffic(result)
+
+
+def _print_traffic(result: LabRun) -> None:
+    for host, traffic in enumerate(result.traffic):
+        print(f"h{host}: sent {traffic.sent:,} B, received {traffic.received:,} B")
+    print(f"{result.seconds:.2f} s")
+
+
+def _down(_: argparse.Namespace) -> None:
+    if problem := namespaces.unavailable():
+        raise LabError(problem)
+    if _CURRENT.exists():
+        name = _CURRENT.read_text()
+        keeper = namespaces.owner(name)
+        if keeper:
+            namespaces.kill([keeper])
+        remove(name)
+        _CURRENT.unlink()
+        print("down")
+    for name in remove_stale():
+        print(f"removed {name}, left by a process that is gone")
+
+
+def _status(_: argparse.Namespace) -> None:
+    lab = _current()
+    print(f"up: {lab.topology.describe()}")
+    for host, traffic in enumerate(lab.traffic()):
+        print(f"h{host}: sent {traffic.sent:,} B, received {traffic.received:,} B")

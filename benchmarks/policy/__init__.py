@@ -1,1 +1,0 @@
-"""`python -m benchmarks policy`: advice beside a sweep, and trainings that diverge."""

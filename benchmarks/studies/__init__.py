@@ -1,0 +1,1 @@
+"""One measurement per file; its docstring is the protocol."""

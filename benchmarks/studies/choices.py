@@ -1,0 +1,239 @@
+"""The Planner's choice with default settings, beside every algorithm and order of the hosts.
+
+On each network of virtual hosts, one job all-reduces a buffer with default settings and, in turns,
+with each algorithm forced (``informed``: q7x2 knows the network, and orders ranks for it). Further
+jobs know nothing of the network (``Q7X2_PROBE=0``), and force each algorithm with their ranks on
+the hosts in another order (``blind``). What takes more than twice the default's time at first is
+not repeated. A row is met if the default takes at most 1.1 times the best of all.
+
+The same job also compresses the buffer: between the ranks that ``edges="auto"`` chooses, and
+between those that each other value of ``edges`` names. ``auto`` must take at most 1.1 times the
+best of these, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import facts, report, study
+from benchmarks.harness.lab import Lab, Link, Topology
+
+GOAL = 1.1
+ALGORITHMS = (
+    *("direct", "recursive_doubling", "halving_doubling", "binomial_tree", "double_binary_tree"),
+    *("sra", "ring", "multitree", "blink", "aggregator", "shares", "hierarchical", "torus"),
+)
+CODEC = "int8"
+EDGES = ("auto", "all", "host", "rack", "slow")
+WARM_UP = 200  # calls at most, until one algorithm is chosen: the first ones try several
+CODED_WARM_UP = 15  # of each
+TURNS = 5
+HOPELESS = 2.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """Virtual hosts, what is shaped on them beside the topology, and the host of each rank."""
+
+    topology: Topology
+    shape: Callable[[Lab], None] = lambda _: None
+    placement: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self.placement or tuple(range(self.topology.hosts))
+
+
+def _links(*pairs: tuple[int, int]) -> tuple[Link, ...]:
+    return tuple(Link(a, b, "200mbit") for a, b in pairs)
+
+
+def _slow_nics(lab: Lab) -> None:
+    lab.set_rate(1, "50mbit")
+    lab.set_rate(3, "100mbit")
+
+
+NETWORKS = {
+    "one switch": Network(Topology(hosts=4, rate="200mbit")),
+    "two racks": Network(
+        Topology(hosts=4, rate="200mbit", racks=2, uplink="50mbit"), placement=(0, 2, 1, 3)
+    ),
+    "slow pair": Network(
+        Topology(hosts=4, rate="200mbit"), lambda lab: lab.set_pair_rate(0, 1, "20mbit")
+    ),
+    "slow pair of hosts of two ranks": Network(
+        Topology(hosts=4, rate="200mbit"),
+        lambda lab: lab.set_pair_rate(0, 1, "20mbit"),
+        (0, 0, 1, 1, 2, 2, 3, 3),
+    ),
+    "private links in a ring": Network(
+        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (2, 1), (1, 3), (3, 0)))
+    ),
+    "private links of some": Network(
+        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (1, 3)))
+    ),
+    "unequal NICs": Network(Topology(hosts=4, rate="200mbit"), _slow_nics),
+    "torus": Network(
+        Topology(
+            hosts=6,
+            rate="50mbit",
+            links=_links(*((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5))),
+        )
+    ),
+}
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--kib", type=int, default=2048, help="of the buffer")
+    parser.add_argument(
+        "--orders", type=int, default=12, help="of the hosts, drawn if there are more"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the orders")
+    args = parser.parse_args(argv)
+    machine = facts.collect()
+    rows = []
+    for name in args.only:
+        rows.append({"network": name, **measure(NETWORKS[name], args)})
+        print("\n".join(lines(rows[-1])), flush=True)
+        report.write_json(args.out, machine, {"rows": rows})
+
+
+def measure(network: Network, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of the default and of all others."""
+    with Lab(network.topology) as lab:
+        network.shape(lab)
+        informed = run(lab, network.ranks, args, {"kind": "informed"}, {"Q7X2_PROBE": "force"})
+        blind: dict[str, float] = {}
+        for order in orders(network, args):
+            spec = {"kind": "blind", "limit": HOPELESS * informed["default"]}
+            found = run(lab, order, args, spec, {"Q7X2_PROBE": "0", "Q7X2_REACT": "0"})
+            for name, seconds in found.items():
+                blind[f"{name} {','.join(map(str, order))}"] = seconds
+    return {"bytes": args.kib << 10, **informed, "blind": blind}
+
+
+def orders(network: Network, args: argparse.Namespace) -> list[tuple[int, ...]]:
+    """The host of each rank, for every order of the hosts or for some of them."""
+    hosts = range(network.topology.hosts)
+    every = list(itertools.permutations(hosts))
+    if len(every) > args.orders:
+        every = random.Random(args.seed).sample(every, args.orders)
+    return [tuple(order[host] for host in network.ranks) for order in every]
+
+
+def run(
+    lab: Lab,
+    placement: Sequence[int],
+    args: argparse.Namespace,
+    spec: dict[str, Any],
+    env: dict[str, str],
+) -> dict[str, Any]:
+    """What rank 0 has measured."""
+    spec = {**spec, "elements": args.kib << 8}
+    found: dict[str, Any] = study.run(__name__, spec, lab=lab, placement=placement, env=env)
+    return found
+
+
+def best(row: dict[str, Any]) -> tuple[str, float]:
+    """The fastest of all but the default, by name, and its seconds."""
+    every = {**row["informed"], **row["blind"]}
+    name = min(every, key=every.__getitem__)
+    return name, every[name]
+
+
+def coded_ratio(row: dict[str, Any]) -> float:
+    """The time of ``edges="auto"`` by the best of all."""
+    return row["coded"]["auto"] / min(row["coded"].values())
+
+
+def lines(row: dict[str, Any]) -> list[str]:
+    """For a person."""
+    name, seconds = best(row)
+    ratio = row["default"] / seconds
+    verdict = "met" if ratio <= GOAL else "NOT met"
+    return [
+        f"{row['network']}, {row['bytes'] >> 10} KiB: default {1e3 * row['default']:.1f} ms "
+        f"({row['choice']}), best {1e3 * seconds:.1f} ms ({name}): {ratio:.2f} x, {verdict}",
+        "  " + ", ".join(f"{key} {1e3 * each:.1f}" for key, each in row["informed"].items()),
+        f"  {CODEC}: "
+        + ", ".join(f"{key} {1e3 * each:.1f}" for key, each in row["coded"].items())
+        + f": {coded_ratio(row):.2f} x, {'met' if coded_ratio(row) <= GOAL else 'NOT met'}",
+    ]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """For docs/planner_choice.md."""
+    head = "| network | the choice | takes | the best of all | takes | ratio |"
+    found = [head, "| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        name, seconds = best(row)
+        times = [f"{1e3 * each:.0f} ms" for each in (row["default"], seconds)]
+        ratio = f"{row['default'] / seconds:.2f}"
+        cells = (row["network"], row["choice"], times[0], name, times[1], ratio)
+        found.append(f"| {' | '.join(cells)} |")
+    return "\n".join(found) + "\n"
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    import q7x2
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("q7x2")
+    tensor = torch.zeros(spec["elements"])
+
+    def choice() -> list[str]:
+        kinds = [each for each in q7x2.plan.plan_history() if each["collective"] == "all_reduce"]
+        kind = max(kinds, key=lambda each: each["bytes"])
+        return list(kind["events"][-1]["choices"])
+
+    def call(name: str) -> float:
+        """Seconds of the slowest rank."""
+        dist.barrier()
+        start = time.monotonic()
+        if name in EDGES:
+            q7x2.all_reduce(tensor, codec=CODEC, edges=name)
+        elif name:
+            with q7x2.collectives.algorithm(name):
+                dist.all_reduce(tensor)
+        else:
+            dist.all_reduce(tensor)
+        took = torch.tensor([time.monotonic() - start], dtype=torch.float64)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        return took.item()
+
+    if spec["kind"] == "informed":
+        for number in range(WARM_UP):
+            dist.all_reduce(tensor)
+            if number % 10 == 9 and len(choice()) == 1:
+                break
+        limit = HOPELESS * min(call("") for _ in range(3))
+    else:
+        limit = spec["limit"]
+    names = [name for name in ALGORITHMS if min(call(name), call(name)) <= limit]
+    times: dict[str, list[float]] = {name: [] for name in ("", *names)}
+    for _ in range(TURNS):
+        for name, found in times.items():
+            if name or spec["kind"] == "informed":
+                found.append(call(name))
+    seconds: dict[str, Any] = {name: median(found) for name, found in times.items() if found}
+    if spec["kind"] == "informed":
+        found = {"default": seconds.pop(""), "choice": " or ".join(choice()), "informed": seconds}
+        for _ in range(CODED_WARM_UP):
+            for name in EDGES:
+                call(name)
+        found["coded"] = {name: median(call(name) for _ in range(2 * TURNS)) for name in EDGES}
+        seconds = found
+    return seconds if dist.get_rank() == 0 else None

@@ -1,0 +1,187 @@
+"""Device: what calls on device tensors cost beside the communication itself.
+
+The ranks use tensors of the stand-in accelerator (docs/testing_devices.md). Three parts:
+
+``host``: rank 1 comes 20 ms late, so the communication takes 20 ms at least. Rank 0 measures how
+long ``all_reduce`` and ``wait()`` keep its host, and how long the stream takes to have the result.
+
+``overlap``: two virtual hosts with a link of 1 Gbit/s reduce 64 MiB. The accelerator copies 2 GB/s
+per direction. The time is compared with that of CPU tensors, which pass over the link alone (root).
+
+``bus``: how many bytes an ``all_reduce`` of 1 MiB with each codec copies between device and host on
+rank 0, by the accelerator's own count, beside an all-reduce without a codec. It measures no time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+
+from benchmarks.harness import ROOT, facts, report, study
+from benchmarks.harness.lab import Lab, Topology, unavailable
+
+PARTS = ("host", "overlap", "bus")
+LATE = 0.020
+HOST_BYTES = 1 << 20
+HOST_GOAL = 1e-3
+OVERLAP_BYTES = 64 << 20
+OVERLAP_GOAL = 1.1
+OVERLAP_WARM_UPS = 3
+LINK = "1gbit"
+COPY_RATE = 2e9  # bytes per second, per direction
+BUS_BYTES = 1 << 20
+BUS_RANKS = (2, 4)
+BUS_CODECS = ("none", "fp16", "int8", "int4", "int2", "onebit")
+BUS_GOAL = 0.3  # of int4
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--trials", type=int, default=100, help="of the part host")
+    parser.add_argument("--pairs", type=int, default=9, help="of the part overlap")
+    args = parser.parse_args(argv)
+    if "overlap" in args.parts and (problem := unavailable()):
+        raise ValueError(f"the part overlap needs virtual hosts: {problem}")
+
+    machine = facts.collect()
+    console = report.console()
+    report.print_facts(console, machine)
+    results = {}
+    if "host" in args.parts:
+        trials = study.run(__name__, {"part": "host", "trials": args.trials}, 2)
+        results["host"] = {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
+        console.print(
+            f"all_reduce + wait() of {HOST_BYTES} bytes: the host is kept"
+            f" {_ms([trial['host'] for trial in trials])}, the result is there after"
+            f" {_ms([trial['stream'] for trial in trials])} (goal: {HOST_GOAL * 1e3:g} ms of the"
+            " host)",
+            markup=False,
+        )
+    if "overlap" in args.parts:
+        spec = {"part": "overlap", "pairs": args.pairs}
+        with Lab(Topology(hosts=2, rate=LINK)) as lab:
+            pairs = study.run(__name__, spec, lab=lab, own_cache=False, timeout_s=600)
+        ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
+        results["overlap"] = {
+            "bytes": OVERLAP_BYTES,
+            "link": LINK,
+            "copy_rate": COPY_RATE,
+            "ratio": ratio,
+            "pairs": pairs,
+        }
+        console.print(
+            f"all_reduce of {OVERLAP_BYTES} bytes, 2 ranks, {LINK}: device tensors"
+            f" {_ms([pair['device'] for pair in pairs])}, CPU tensors"
+            f" {_ms([pair['cpu'] for pair in pairs])}, {ratio:.3f} times as long (goal:"
+            f" {OVERLAP_GOAL:g}; one after the other: {_in_sequence(pairs):.3f})",
+            markup=False,
+        )
+    if "bus" in args.parts:
+        rows = [row for n in BUS_RANKS for row in study.run(__name__, {"part": "bus"}, n)]
+        results["bus"] = {"bytes": BUS_BYTES, "rows": rows}
+        for row in rows:
+            console.print(
+                f"all_reduce of {BUS_BYTES} bytes, {row['ranks']} ranks, codec {row['codec']}:"
+                f" {row['to_host']} bytes to the host, {row['to_device']} to the device,"
+                f" {row['ratio']:.3f} times as many as without (goal of int4: {BUS_GOAL:g})",
+                markup=False,
+            )
+    report.write_json(args.out, machine, results)
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.3f} ms (at most {max(seconds) * 1e3:.3f} ms)"
+
+
+def _in_sequence(pairs: list[dict[str, float]]) -> float:
+    """How many times as long it would take if the copies came before and after the call."""
+    link = statistics.median(pair["cpu"] for pair in pairs)
+    return (link + 2 * OVERLAP_BYTES / COPY_RATE) / link
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Returns what rank 0 has measured or counted for a part."""
+    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    import stand_in
+
+    module = stand_in.load()
+    # With its own kernels for codecs only where they are counted.
+    kernels = [] if spec["part"] == "overlap" else [module.codec_kernels()]
+    q7x2.register_accelerator(stand_in.NAME, module.stream_calls(), *kernels)
+    dist.init_process_group("q7x2")
+    if spec["part"] == "host":
+        found = _host(spec["trials"])
+    elif spec["part"] == "overlap":
+        found = _overlap(module, spec["pairs"])
+    else:
+        found = _bus(module)
+    return found if dist.get_rank() == 0 else None
+
+
+def _host(trials: int) -> list[dict[str, Any]]:
+    """Seconds of rank 0: of its host, and until its stream has the result."""
+    tensor = torch.ones(HOST_BYTES // 4, device="fake")
+    measured = []
+    for _ in range(trials + 5):
+        torch.accelerator.synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        if dist.get_rank() == 1:
+            time.sleep(LATE)
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        host = time.perf_counter() - begin
+        torch.accelerator.synchronize()
+        measured.append({"host": host, "stream": time.perf_counter() - begin})
+    return measured[5:]
+
+
+def _overlap(module: Any, pairs: int) -> list[dict[str, Any]]:
+    """Seconds with tensors on the device and on the CPU, in turns."""
+    module.set_copy_rate(COPY_RATE)
+    tensors = {
+        kind: torch.zeros(OVERLAP_BYTES // 4, device=device)
+        for kind, device in (("device", "fake"), ("cpu", "cpu"))
+    }
+    measured = [
+        {kind: _seconds(tensor) for kind, tensor in tensors.items()}
+        for _ in range(OVERLAP_WARM_UPS + pairs)
+    ]
+    return measured[OVERLAP_WARM_UPS:]
+
+
+def _seconds(tensor: torch.Tensor) -> float:
+    torch.accelerator.synchronize()
+    dist.barrier()
+    begin = time.perf_counter()
+    dist.all_reduce(tensor)
+    torch.accelerator.synchronize()
+    return time.perf_counter() - begin
+
+
+def _bus(module: Any) -> list[dict[str, Any]]:
+    """Bytes of this rank, by codec. The first call of a kind brings the Plan."""
+    counted: list[dict[str, Any]] = []
+    for codec in BUS_CODECS:
+        tensor = torch.ones(BUS_BYTES // 4, device="fake")
+        for _ in range(2):
+            torch.accelerator.synchronize()
+            before = module.copied_bytes()
+            q7x2.all_reduce(tensor, codec=codec, edges="all")
+            torch.accelerator.synchronize()
+            after = module.copied_bytes()
+        row = {"to_host": after[0] - before[0], "to_device": after[1] - before[1]}
+        plain = counted[0] if counted else row
+        ratio = sum(row.values()) / (plain["to_host"] + plain["to_device"])
+        counted.append({"ranks": dist.get_world_size(), "codec": codec, **row, "ratio": ratio})
+    return counted

@@ -1,0 +1,198 @@
+"""What a large embedding costs on the network per step: owners of rows beside DDP over Gloo.
+
+Virtual hosts with one rank each train the same model in five ways, in the same processes and in
+turns: `q7x2.embedding.ShardedEmbedding` over q7x2 and over Gloo, and DDP with a sparse and with a
+dense gradient. The communication of a step is its time less the time of the same step without the
+other ranks. All ways must have the same losses. It needs root.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.harness import report, study
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness.schedule import bytes_sent
+
+OURS = "ShardedEmbedding, q7x2"
+# What is compared with it, and how many times longer its communication shall be.
+GOALS = {"DDP, dense, gloo": 10.0, "DDP, sparse=True, gloo": 2.0}
+WAYS = (OURS, "ShardedEmbedding, gloo", "DDP, sparse=True, q7x2", *reversed(GOALS))
+RATE = 0.1
+LARGEST_DIFFERENCE = 1e-4  # of two losses, relative: rounding
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--share", type=float, default=0.002, help="of the rows, in a rank's batch")
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args(argv)
+    if not 0 < args.share * args.rows <= args.rows / 4:
+        raise ValueError(f"--share must be more than 0 and at most 0.25, got {args.share}")
+    spec = study.chosen(args, "rows", "dim", "share", "steps")
+    with Lab(Topology(hosts=args.hosts, rate=args.rate)) as lab:
+        # Too few steps for q7x2 to settle on the fastest algorithm.
+        ways = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"}, timeout_s=1800)
+    body = {**spec, **study.chosen(args, "hosts", "rate"), "ways": ways}
+    study.publish(args.out, body, [sentence(n, each, ways[OURS]) for n, each in ways.items()])
+
+
+def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
+    """A way's row for a person; the ratio is that of its communication and ours."""
+    times = [report.duration(max(0.0, figures[key])) for key in ("communication", "step")]
+    ratio = figures["communication"] / ours["communication"]
+    goal = f" of {GOALS[name]:g} x" if name in GOALS else ""
+    return (
+        f"{name:24} communication {times[0]:>8} of a step of {times[1]:>8} ({ratio:.2f} x{goal}), "
+        f"{figures['bytes_sent'] / 1e6:.2f} MB sent per rank, CPU {figures['cpu_seconds']:.3f} s"
+    )
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Way:
+    """A model and the two steps that are compared: with the other ranks, and without them."""
+
+    together: Callable[[Any], Any]
+    alone: Callable[[Any], Any]
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    alone_seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures of each way on rank 0."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
+    ways = {name: make(name, groups, spec) for name in WAYS}
+    for step in range(spec["steps"] + 1):  # the first one is not counted
+        batch = draw(spec, step, rank)
+        for name in WAYS[step % len(WAYS) :] + WAYS[: step % len(WAYS)]:
+            measure(ways[name], batch)
+    figures = {name: summarize(way) for name, way in ways.items()}
+    reference = figures[next(iter(GOALS))]["losses"]
+    for name, each in figures.items():
+        pairs = zip(each["losses"], reference, strict=True)
+        each["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+        if not each["loss_difference"] < LARGEST_DIFFERENCE:
+            raise ValueError(f"{name} has losses {each['losses']}, dense DDP has {reference}")
+    return figures if rank == 0 else None
+
+
+def draw(spec: dict[str, Any], step: int, rank: int) -> tuple[Any, Any]:
+    """Distinct ids, of which small ones are in most batches (Zipf's law), and their targets."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    rows, count = spec["rows"], max(1, round(spec["share"] * spec["rows"]))
+    ids = torch.empty(0, dtype=torch.int64)
+    while len(ids) < count:
+        drawn = rows ** torch.rand(8 * count, generator=generator, dtype=torch.float64)
+        ids = torch.cat([ids, drawn.long() - 1]).unique()
+    ids = ids[torch.randperm(len(ids), generator=generator)[:count]]
+    return ids, (ids % 2).float()
+
+
+def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
+    """A way of `WAYS`; all begin with the same rows."""
+    torch.manual_seed(0)
+    dense = nn.Sequential(nn.Linear(spec["dim"], 16), nn.Tanh(), nn.Linear(16, 1))
+    table = torch.randn(spec["rows"], spec["dim"])
+    group = groups[name.rsplit(" ", 1)[1]]
+    sgd = functools.partial(torch.optim.SGD, lr=RATE)
+    if not name.startswith("ShardedEmbedding"):
+        embedding = nn.Embedding(spec["rows"], spec["dim"], sparse="sparse" in name, _weight=table)
+        ddp = DistributedDataParallel(nn.Sequential(embedding, *dense), process_group=group)
+        optimizer = sgd(ddp.parameters())
+
+        def step(batch: Any, synchronised: bool) -> Any:
+            ddp.require_backward_grad_sync = synchronised
+            # Without the other ranks' gradients nothing may change, at the same cost.
+            optimizer.param_groups[0]["lr"] = RATE if synchronised else 0.0
+            return train(ddp, [optimizer], batch)
+
+        return Way(
+            functools.partial(step, synchronised=True), functools.partial(step, synchronised=False)
+        )
+
+    def trainer(owners: Any, others: Any) -> Callable[[Any], Any]:
+        rows = q7x2.embedding.ShardedEmbedding(
+            spec["rows"], spec["dim"], group=owners, optimizer=sgd
+        )
+        rows.load_table(table)
+        ddp = DistributedDataParallel(
+            nn.Sequential(rows, *copy.deepcopy(dense)), process_group=others
+        )
+        return lambda batch: train(ddp, [sgd(ddp.parameters()), rows], batch)
+
+    me = dist.get_rank()
+    backend = name.rsplit(" ", 1)[1]
+    single = dist.new_group([me], backend=backend, use_local_synchronization=True)
+    return Way(trainer(group, group), trainer(single, single))
+
+
+def train(model: Any, updates: list[Any], batch: tuple[Any, Any]) -> Any:
+    ids, target = batch
+    model.zero_grad()
+    loss = F.mse_loss(model(ids).squeeze(1), target)
+    loss.backward()
+    for update in updates:
+        update.step()
+    return loss.detach()
+
+
+def measure(way: Way, batch: Any) -> None:
+    """One step with the other ranks and one without, each from a common start."""
+    dist.barrier()
+    sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
+    loss = way.together(batch)
+    way.seconds.append(time.perf_counter() - begin)
+    way.cpu_seconds.append(time.process_time() - cpu)
+    dist.barrier()
+    way.sent.append(bytes_sent() - sent)
+    dist.all_reduce(loss)
+    way.losses.append(float(loss) / dist.get_world_size())
+    dist.barrier()
+    begin = time.perf_counter()
+    way.alone(batch)
+    way.alone_seconds.append(time.perf_counter() - begin)
+
+
+def summarize(way: Way) -> dict[str, Any]:
+    """Medians over the steps; the time of a step is that of the slowest rank."""
+
+    def over_ranks(values: list[float], op: Any) -> float:
+        tensor = torch.tensor(values[1:], dtype=torch.float64)
+        dist.all_reduce(tensor, op)
+        return statistics.median(tensor.tolist())
+
+    step = over_ranks(way.seconds, dist.ReduceOp.MAX)
+    alone = over_ranks(way.alone_seconds, dist.ReduceOp.MAX)
+    return {
+        "step": step,
+        "alone": alone,
+        "communication": step - alone,
+        "cpu_seconds": over_ranks(way.cpu_seconds, dist.ReduceOp.SUM),
+        "bytes_sent": over_ranks([float(each) for each in way.sent], dist.ReduceOp.MAX),
+        "losses": way.losses,
+    }

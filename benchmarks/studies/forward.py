@@ -1,0 +1,244 @@
+"""Steps whose all-gathers overlap the next forward, beside DDP, where messages take as long as
+the computation.
+
+Virtual hosts with one rank each train a small GPT in turns: DDP over q7x2, and DDP attached with
+overlap="forward". The computation without messages and the messages without computation are
+measured in the same turns: no step can be shorter than the longer of the two. With --rate auto, a
+first lab measures the computation, and the rate of the second one makes messages take as long.
+It needs root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.harness import arguments, report, study
+from benchmarks.harness.lab import Lab, Topology
+
+COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overlap"
+WAYS = (COMPUTE, WIRE, DDP, OURS)
+# A step takes at most so many times the bound, and DDP at least so many times a step.
+MOST_OF_BOUND, LEAST_SPEEDUP = 1.15, 1.25
+MOST_OFF = 0.15  # the prediction, relative to the measured step
+VOCABULARY = 256
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--hosts", default="2,4", help="numbers of virtual hosts")
+    parser.add_argument("--rate", default="auto", help="of each NIC, as tc spells it, or auto")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--context", type=int, default=64, help="tokens of a sequence")
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a rank")
+    parser.add_argument("--bucket-mb", type=float, default=2.0, help="of DDP")
+    parser.add_argument("--chunk", help="OverlapOptions(chunk_bytes=); chosen if not given")
+    parser.add_argument("--window", type=int, help="OverlapOptions(window=); chosen if not given")
+    parser.add_argument("--early", type=float, help="OverlapOptions(early=); chosen if not given")
+    parser.add_argument("--steps", type=int, default=15, help="in a row, of each way")
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args(argv)
+    names = ("width", "layers", "context", "batch", "bucket_mb", "window", "early", "steps")
+    spec = study.chosen(args, *names, "rounds")
+    spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
+    cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
+    lines = [line for each in cases for line in sentences(each)]
+    study.publish(args.out, {**spec, "cases": cases}, lines)
+
+
+def case(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one number of hosts."""
+    if rate == "auto":
+        first = measure(hosts, "1gbit", spec | {"rounds": 1, "ways": [COMPUTE]})
+        rate = matching_rate(first, hosts)
+    figures = measure(hosts, rate, spec | {"ways": list(WAYS)})
+    return {"hosts": hosts, "rate": rate, **figures}
+
+
+def matching_rate(figures: dict[str, Any], hosts: int) -> str:
+    """The rate at which an all-reduce of the gradients takes as long as the computation."""
+    sent = 2 * (hosts - 1) / hosts * figures["gradient_bytes"]
+    mbit = 8e-6 * sent / figures["ways"][COMPUTE]["seconds"]
+    return f"{max(1, round(mbit))}mbit"
+
+
+def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
+    # Both ways sum in one order, so their weights can be compared bit for bit.
+    env = {"Q7X2_ALGO": "ring", "Q7X2_REFINE": "0"}
+    with Lab(Topology(hosts=hosts, rate=rate)) as lab:
+        figures: dict[str, Any] = study.run(__name__, spec, lab=lab, env=env)
+    return figures
+
+
+def sentences(figures: dict[str, Any]) -> list[str]:
+    """The figures for a person, and whether the goals are met."""
+    ways = figures["ways"]
+    lines = [
+        f"{figures['hosts']} hosts at {figures['rate']}, "
+        f"{figures['gradient_bytes'] / 1e6:.1f} MB of gradients",
+        *(
+            f"{name:18} {report.duration(each['seconds']):>8} per step, CPU "
+            f"{each['cpu_seconds']:.3f} s of all ranks"
+            for name, each in ways.items()
+        ),
+    ]
+    ours, bound = ways[OURS]["seconds"], max(ways[COMPUTE]["seconds"], ways[WIRE]["seconds"])
+    lines.append(f"overlap takes {ours / bound:.2f} of the bound, goal at most {MOST_OF_BOUND}")
+    speedup = ways[DDP]["seconds"] / ours
+    lines.append(f"overlap is {speedup:.2f} x as fast as DDP, goal {LEAST_SPEEDUP} x")
+    lines.append(f"weights equal to DDP's, bit for bit: {figures['equal']}")
+    chosen = figures["chosen"]
+    if chosen is not None:
+        off = chosen["predicted"] / ours - 1
+        lines.append(
+            f"chosen: {chosen['chunks']} chunks, window {chosen['window']}, early "
+            f"{chosen['early']:g}; a step predicted as {report.duration(chosen['predicted'])}, "
+            f"{off:+.0%}, goal within {MOST_OFF:.0%}"
+        )
+    return lines
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures on rank 0; those of ways are per step."""
+    dist.init_process_group("q7x2")
+    training = Training(spec)
+    ways, _ = study.in_turns(
+        {name: lambda name=name: training.ways[name] for name in spec["ways"]},  # type: ignore[misc]
+        spec["rounds"],
+    )
+    for figures in ways.values():
+        figures["all_seconds"] = [each / spec["steps"] for each in figures["all_seconds"]]
+        for name in ("seconds", "bytes_sent", "cpu_seconds"):
+            figures[name] /= spec["steps"]
+    result = {"gradient_bytes": training.gradient_bytes, "ways": ways, **training.verdict()}
+    return result if dist.get_rank() == 0 else None
+
+
+class Training:
+    """The same GPT three times: for DDP, for overlap, and for the computation alone."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec, self._steps = spec, dict.fromkeys(WAYS, 0)
+        self._models = {}
+        for name in (COMPUTE, DDP, OURS):
+            ddp = DistributedDataParallel(
+                gpt(spec), bucket_cap_mb=spec["bucket_mb"], gradient_as_bucket_view=True
+            )
+            self._models[name] = ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+        ours, optimizer = self._models[OURS]
+        self._attached = q7x2.attach(
+            ours,
+            q7x2.Allreduce(),
+            overlap=q7x2.overlap.OverlapOptions(
+                chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
+            ),
+            optimizer=optimizer,
+        )
+        self.gradient_bytes = sum(4 * p.numel() for p in ours.parameters())
+        bucket = round(spec["bucket_mb"] * (1 << 18))
+        whole = torch.zeros(self.gradient_bytes // 4)
+        self._buckets = list(torch.split(whole, bucket))
+        self._rank = dist.get_rank()
+        self.ways: dict[str, Callable[[], None]] = {
+            COMPUTE: self._compute,
+            WIRE: self._send,
+            DDP: lambda: self._train(DDP),
+            OURS: self._overlap,
+        }
+
+    def _compute(self) -> None:
+        with self._models[COMPUTE][0].no_sync():
+            self._train(COMPUTE)
+
+    def _send(self) -> None:
+        for _ in range(self._spec["steps"]):
+            works = [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]
+            for work in works:
+                work.wait()
+
+    def _overlap(self) -> None:
+        self._train(OURS)
+        self._attached.wait()
+
+    def _train(self, name: str) -> None:
+        ddp, optimizer = self._models[name]
+        shape = (self._spec["batch"], self._spec["context"] + 1)
+        for _ in range(self._spec["steps"]):
+            generator = torch.Generator().manual_seed(1000 * self._steps[name] + self._rank)
+            tokens = torch.randint(VOCABULARY, shape, generator=generator)
+            logits = ddp(tokens[:, :-1])
+            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            self._steps[name] += 1
+
+    def verdict(self) -> dict[str, Any]:
+        """Whether both ways have the same weights on all ranks, and what has been waited for."""
+        pairs = zip(
+            self._models[DDP][0].parameters(), self._models[OURS][0].parameters(), strict=True
+        )
+        equal = torch.tensor(int(all(torch.equal(a, b) for a, b in pairs)))
+        dist.all_reduce(equal, dist.ReduceOp.MIN)
+        stats, timeline = self._attached.stats, self._attached.timeline
+        steps = max(stats.steps, 1)
+        chosen = None
+        if timeline is not None:
+            best = timeline.candidates[0]
+            chosen = {
+                "chunks": best.chunks,
+                "window": best.window,
+                "early": best.early,
+                "predicted": best.seconds,
+                "timeline": str(timeline).splitlines(),
+            }
+        return {
+            "equal": bool(equal),
+            "chosen": chosen,
+            "chunks": stats.chunks,
+            "step_wait_seconds": stats.step_wait_seconds / steps,
+            "forward_wait_seconds": stats.forward_wait_seconds / steps,
+        }
+
+
+def gpt(spec: dict[str, Any]) -> Any:
+    """A decoder over bytes with learnt positions, equal on all ranks."""
+
+    class Gpt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            width = spec["width"]
+            self.tokens = nn.Embedding(VOCABULARY, width)
+            self.positions = nn.Embedding(spec["context"], width)
+            self.layers = nn.ModuleList(
+                nn.TransformerEncoderLayer(
+                    *(width, max(1, width // 64), 4 * width, 0.0),
+                    activation="gelu",
+                    batch_first=True,
+                    norm_first=True,
+                )
+                for _ in range(spec["layers"])
+            )
+            self.norm = nn.LayerNorm(width)
+            self.head = nn.Linear(width, VOCABULARY, bias=False)
+            mask = nn.Transformer.generate_square_subsequent_mask(spec["context"])
+            self.register_buffer("mask", mask, persistent=False)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tokens(tokens) + self.positions.weight
+            for layer in self.layers:
+                x = layer(x, src_mask=self.mask, is_causal=True)
+            return self.head(self.norm(x))
+
+    torch.manual_seed(0)
+    return Gpt()

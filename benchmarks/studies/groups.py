@@ -1,0 +1,98 @@
+"""Two groups used from two threads: does a long call of one delay the short ones of the other?
+
+Two ranks of one host make all-reduces of 4 bytes in one group. Meanwhile a second thread of each
+rank does nothing, or all-reduces of 64 MiB in another group, or arithmetic of its own that has
+nothing to do with q7x2. The last one is the bound: it shows what the system's scheduler makes of
+two busy threads a rank. The three take turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.harness import facts, study
+
+GOAL = 3.0  # times the latency beside nothing
+BESIDE = ("nothing", "all_reduce", "arithmetic")
+TURN_S = 0.3
+RANKS = 2
+FLOATS = 16 << 20
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--turns", type=int, default=15, help="of each")
+    args = parser.parse_args(argv)
+    machine = facts.collect()
+    times = study.run(__name__, {"turns": args.turns}, RANKS, timeout_s=60 + 3 * args.turns)
+    rows = rows_of(times)
+    lines = [
+        f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
+        f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
+        for row in rows
+    ]
+    lines.append(f"goal: the median beside all_reduce at most {GOAL} x that beside nothing")
+    study.publish(args.out, {"rows": rows}, lines, machine)
+
+
+def rows_of(times: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Seconds of a call on rank 0."""
+    idle = statistics.median(times[BESIDE[0]])
+    rows = []
+    for beside in BESIDE:
+        ordered = sorted(times[beside])
+        median = statistics.median(ordered)
+        p99 = ordered[len(ordered) * 99 // 100]
+        rows.append({"beside": beside, "median": median, "p99": p99, "ratio": median / idle})
+    return rows
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
+    """Returns the times of rank 0."""
+    dist.init_process_group("q7x2")
+    others = dist.new_group()
+    small, large = torch.ones(1), torch.ones(FLOATS)
+    addend = torch.zeros(FLOATS)
+    times: dict[str, list[float]] = {beside: [] for beside in BESIDE}
+    for turn in range(spec["turns"] + 1):
+        for beside in BESIDE:
+            stop = threading.Event()
+            helper = threading.Thread(target=_occupy, args=(beside, stop, large, addend, others))
+            helper.start()
+            taken = _turn(small)
+            stop.set()
+            helper.join()
+            if turn > 0:  # the first one warms up
+                times[beside] += taken
+    return times if dist.get_rank() == 0 else None
+
+
+def _turn(small: Any) -> list[float]:
+    """All-reduces until both ranks have had their time, and what each took."""
+    times = []
+    end = time.perf_counter() + TURN_S
+    # The sum tells the ranks alike that one of them is at its end.
+    is_over = False
+    while not is_over:
+        small.fill_(time.perf_counter() >= end)
+        begin = time.perf_counter()
+        dist.all_reduce(small)
+        times.append(time.perf_counter() - begin)
+        is_over = bool(small.item())
+    return times
+
+
+def _occupy(beside: str, stop: threading.Event, large: Any, addend: Any, group: Any) -> None:
+    over = torch.zeros(1)
+    while beside == "all_reduce" and not over.item():
+        over.fill_(stop.is_set())
+        dist.all_reduce(over, group=group)  # both ranks stop after the same call
+        dist.all_reduce(large, dist.ReduceOp.AVG, group=group)
+    while beside == "arithmetic" and not stop.is_set():
+        large.add_(addend)

@@ -1,0 +1,207 @@
+"""What policies promise, measured.
+
+Part "advise": on virtual hosts (root), the time of a step with the best proposal of `q7x2.advise`
+beside the best of a sweep over all proposals. Part "divergence": on this host, trainings whose
+learning rate rises 30 fold at int2, beside trainings at the tight level that nothing disturbs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.harness import facts, report, study
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.studies.train.study import RECIPES
+from benchmarks.studies.train.tasks import TASKS
+
+PARTS = ("advise", "divergence")
+GOAL = 1.10  # the time of the best proposal, relative to the best of the sweep
+_LAYERS = 4
+_BATCH = 32
+_EVERY = 50  # steps between two validations of the part "divergence"
+_LEVELS = ("int2:g=128", "int8")
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc spells it")
+    parser.add_argument("--width", type=int, default=1024, help="of the layers, part advise")
+    parser.add_argument("--rounds", type=int, default=15, help="of the sweep, part advise")
+    parser.add_argument("--steps", type=int, default=600, help="of a training, part divergence")
+    parser.add_argument("--seeds", type=int, default=5, help="part divergence")
+    args = parser.parse_args(argv)
+    console = report.console()
+    machine = facts.collect()
+    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
+    body = {part: earlier[part] for part in PARTS if part in earlier}
+
+    def keep(part: str, result: dict[str, Any]) -> None:
+        body[part] = {"commit": machine["commit"], **result}
+        report.write_json(args.out, machine, body)
+
+    if "advise" in args.parts:
+        spec = {"part": "advise", "width": args.width, "rounds": args.rounds}
+        networks = {}
+        for rate in args.rates:
+            with Lab(Topology(hosts=args.hosts, rate=rate)) as lab:
+                networks[rate] = study.run(__name__, spec, lab=lab)
+            console.print(advise_sentence(rate, networks[rate]), markup=False)
+        keep("advise", {"hosts": args.hosts, "networks": networks})
+    if "divergence" in args.parts:
+        spec = {"part": "divergence", "steps": args.steps, "seeds": args.seeds}
+        result = study.run(__name__, spec, 2, apart=True)
+        console.print(divergence_sentence(result), markup=False)
+        keep("divergence", {"steps": args.steps, **result})
+
+
+def advise_sentence(rate: str, result: dict[str, Any]) -> str:
+    """The bar of one network: the measured time of the best proposal and of the best of all."""
+    best = min(result["sweep"], key=lambda cell: cell["measured"])
+    chosen = result["sweep"][result["best"]]
+    ratio = chosen["measured"] / best["measured"]
+    verdict = "met" if ratio <= GOAL else "missed"
+    return (
+        f"{rate}: {chosen['hook']}, {chosen['bucket_mb']:g} MB: advised "
+        f"{report.duration(chosen['advised'])}, measured {report.duration(chosen['measured'])}; "
+        f"best of the sweep {best['hook']}, {best['bucket_mb']:g} MB: "
+        f"{report.duration(best['measured'])}; {ratio:.2f} x, {verdict}"
+    )
+
+
+def divergence_sentence(result: dict[str, Any]) -> str:
+    """Validations until each divergence was noticed, and the difference of the final losses."""
+    differences = [
+        forced["loss"] - tight["loss"]
+        for forced, tight in zip(result["forced"], result["tight"], strict=True)
+    ]
+    noise = statistics.stdev([tight["loss"] for tight in result["tight"]]) if differences[1:] else 0
+    late = [forced["validations"] for forced in result["forced"]]
+    return (
+        f"learning rate x 30 at int2: noticed after {late} validations; final loss "
+        f"{statistics.mean(differences):+.4f} beside the tight level (standard deviation of its "
+        f"seeds {noise:.4f})"
+    )
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the result of a part on rank 0."""
+    dist.init_process_group("q7x2")
+    result = {"advise": advise, "divergence": divergence}[spec["part"]](spec)
+    return result if dist.get_rank() == 0 else None
+
+
+def advise(spec: dict[str, Any]) -> dict[str, Any]:
+    """All proposals with their times as advised, and the median times of real steps."""
+    width = spec["width"]
+    torch.manual_seed(0)
+    layers = [layer for _ in range(_LAYERS) for layer in (nn.Linear(width, width), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    x = torch.randn(_BATCH, width)
+
+    def backward(of: nn.Module) -> None:
+        of(x).square().mean().backward()
+
+    advice = q7x2.advise(model, backward)
+    cells = []
+    trained = []
+    for proposal in advice.proposals:
+        ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=proposal.bucket_cap_mb)
+        q7x2.attach(ddp, proposal.hook)
+        trained.append(ddp)
+        cells.append(
+            {
+                "hook": proposal.hook_text,
+                "bucket_mb": proposal.bucket_cap_mb,
+                "advised": proposal.step_seconds,
+                "tried": proposal.is_measured,
+                "accumulate": proposal.accumulate,
+                "seconds": [],
+            }
+        )
+    for round_ in range(spec["rounds"] + 2):  # DDP lays its buckets out anew after the first step
+        for ddp, cell in zip(trained, cells, strict=True):
+            ddp.zero_grad(set_to_none=True)
+            dist.barrier()
+            begin = time.monotonic()
+            backward(ddp)
+            slowest = torch.tensor([time.monotonic() - begin], dtype=torch.float64)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            if round_ >= 2:
+                cell["seconds"].append(slowest.item())
+    for cell in cells:
+        cell["measured"] = statistics.median(cell["seconds"])
+    return {
+        "compute_seconds": advice.compute_seconds,
+        "gradient_bytes": advice.gradient_bytes,
+        "compression_pays": advice.compression_pays,
+        "best": list(advice.proposals).index(advice.best),
+        "sweep": cells,
+    }
+
+
+def divergence(spec: dict[str, Any]) -> dict[str, Any]:
+    """Per seed, a training that is disturbed at int2, and one at the tight level that is not."""
+    return {
+        "levels": _LEVELS,
+        "forced": [_train(spec["steps"], seed, is_forced=True) for seed in range(spec["seeds"])],
+        "tight": [_train(spec["steps"], seed, is_forced=False) for seed in range(spec["seeds"])],
+    }
+
+
+def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    task = TASKS["digits"]({**RECIPES["accuracy"]["digits"], "steps": steps})
+    torch.manual_seed(seed)
+    ddp = DistributedDataParallel(task.model(), bucket_cap_mb=0.1)
+    policy = q7x2.policy.ErrorBudget(_LEVELS, start=0 if is_forced else 1)
+    hook = q7x2.attach(ddp, q7x2.Quantize("int8"), policy=policy)
+    optimizer = task.optimizer(ddp.parameters())
+    hook.guard(model=ddp, optimizer=optimizer)
+    batches = task.batches(rank, world_size, seed)
+    held_out = task.held_out(rank, world_size)
+    kick = steps // 2 + _EVERY // 4
+    validations = 0
+    noticed = None
+
+    def validate() -> float:
+        with torch.no_grad():
+            return float(task.loss(ddp.module, held_out))
+
+    hook.observe(validate())
+    is_kicked = not is_forced
+    while hook.step < steps:  # steps that were rolled back are made again
+        if not is_kicked and hook.step == kick:
+            is_kicked = True
+            for group in optimizer.param_groups:
+                group["lr"] *= 30
+        task.loss(ddp, next(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if hook.step % _EVERY == 0:
+            validations += is_forced and hook.step > kick
+            rolled_back = hook.observe(validate()).rolled_back
+            if rolled_back and noticed is None:
+                noticed = validations
+    final = torch.tensor([validate()], dtype=torch.float64)
+    dist.all_reduce(final)
+    return {
+        "loss": final.item() / world_size,
+        "validations": noticed,
+        "level": str(policy.level),
+        "history": [[e.step, e.kind, e.parameter, e.value, e.level] for e in policy.history],
+    }

@@ -1,0 +1,180 @@
+"""What servers save: all-reduces that two servers serve, beside the best plan without servers.
+
+Virtual hosts with one rank each sum the same tensors, in the same processes and in turns: in a
+group that has servers, and in one that has none. Then servers are killed in the middle of calls,
+and every result is compared. It needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+
+from benchmarks.harness import arguments, report, study
+from benchmarks.harness.servers import (
+    add_arguments,
+    lab_with_servers,
+    open_store,
+    start_named_server,
+    stop_server,
+)
+
+SERVED, ALONE = "servers", "ranks alone"
+GOAL = 1.6
+KILL_SIZES = (1_000, 100_000, 300_000)  # elements
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    add_arguments(parser, hosts=8, servers=2, size="16M", rounds=7)
+    parser.add_argument("--kills", type=int, default=100, help="servers that are killed")
+    args = parser.parse_args(argv)
+    spec = {
+        "ranks": args.hosts,
+        "bytes": arguments.parse_size(args.size),
+        **study.chosen(args, "servers", "rounds", "kills"),
+        "seed": random.randrange(10**6),
+    }
+    with lab_with_servers(args.hosts, args.servers, args) as lab:
+        # Too few calls for q7x2 to settle on the fastest algorithm.
+        found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
+    body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
+    study.publish(args.out, body, lines(spec, found))
+
+
+def lines(spec: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """For a person."""
+    ways = found["ways"]
+    ratio = ways[ALONE]["seconds"] / ways[SERVED]["seconds"]
+    each = "; ".join(
+        f"{name} {way['seconds']:.2f} s (CPU {way['cpu_seconds']:.2f} s)"
+        for name, way in ways.items()
+    )
+    return [
+        f"{report.size(spec['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
+        f"goal {GOAL:.1f} x; {found['served']} of the calls were served",
+        f"{found['kills']} servers killed (seed {spec['seed']}): {found['calls']} calls, "
+        f"{found['calls_served']} of them served, {found['wrong']} wrong results, goal 0",
+    ]
+
+
+# ---- one process --------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures on rank 0."""
+    rank = int(os.environ["RANK"])
+    if rank >= spec["ranks"]:
+        supervise(spec)
+        return None
+    store = open_store(is_master=rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["ranks"])
+    alone = dist.new_group(backend="q7x2")
+    store.set("begin", "")
+    store.wait([f"ready 0 {i}" for i in range(spec["servers"])])
+    served = dist.new_group(backend="q7x2")
+    found = {**times(spec, served, alone), **kills(spec, store)}
+    dist.barrier()
+    store.set("end", "")
+    dist.destroy_process_group()
+    return found if rank == 0 else None
+
+
+def _servers_of(group: Any) -> list[dict[str, Any]]:
+    return q7x2.describe(group).servers
+
+
+def times(spec: dict[str, Any], served: Any, alone: Any) -> dict[str, Any]:
+    """The same sum in both groups, in turns."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    given = torch.randn(spec["bytes"] // 4, generator=generator)
+
+    def prepared(group: Any) -> Callable[[], Callable[[], Any]]:
+        def prepare() -> Callable[[], Any]:
+            tensor = given.clone()
+
+            def timed() -> Any:
+                dist.all_reduce(tensor, group=group)
+                return tensor
+
+            return timed
+
+        return prepare
+
+    calls = {SERVED: prepared(served), ALONE: prepared(alone)}
+    ways, results = study.in_turns(calls, spec["rounds"])
+    if not torch.allclose(results[SERVED], results[ALONE], rtol=1e-4, atol=1e-5):
+        raise ValueError("the sums differ")
+    return {"ways": ways, "served": _servers_of(served)[0]["calls"]}
+
+
+def kills(spec: dict[str, Any], store: Any) -> dict[str, Any]:
+    """In each round a new group with one server, which is killed while calls are served."""
+    os.environ["Q7X2_PROBE"] = "0"
+    rank, ranks = dist.get_rank(), spec["ranks"]
+    calls = wrong = calls_served = 0
+    rng = random.Random(spec["seed"])
+    for round_ in range(1, spec["kills"] + 1):
+        store.set(f"begin {round_}", "")
+        store.wait([f"ready {round_} 0"])
+        group = dist.new_group(backend="q7x2")
+        dist.barrier()
+        store.set(f"calls {round_}", "")
+        is_over = False
+        while not is_over:
+            tensor = torch.full((rng.choice(KILL_SIZES),), float(rank + 1))
+            with q7x2.collectives.algorithm("servers"):
+                dist.all_reduce(tensor, group=group)
+            calls += 1
+            wrong += int(not bool((tensor == ranks * (ranks + 1) / 2).all()))
+            over = torch.tensor([float(store.check([f"killed {round_}"]))])
+            dist.broadcast(over, 0)
+            is_over = bool(over.item())
+        servers = _servers_of(group)
+        calls_served += servers[0]["calls"] if servers else 0
+        dist.destroy_process_group(group)
+    total = torch.tensor([wrong])
+    dist.all_reduce(total)
+    return {
+        "kills": spec["kills"],
+        "calls": calls,
+        "calls_served": calls_served,
+        "wrong": int(total.item()),
+    }
+
+
+# ---- servers ------------------------------------------------------------------------------------
+
+
+def supervise(spec: dict[str, Any]) -> None:
+    """Starts servers on this host, and kills those of the first host in the middle of calls."""
+    own = int(os.environ["RANK"]) - spec["ranks"]
+    store = open_store(is_master=os.environ["RANK"] == "0")
+    store.wait(["begin"])
+    server = start_named_server(f"s{own}")
+    store.set(f"ready 0 {own}", "")
+    if own == 0:
+        rng = random.Random(spec["seed"])
+        for round_ in range(1, spec["kills"] + 1):
+            store.wait([f"begin {round_}"])
+            if round_ == 1:
+                stop_server(server)
+            server = start_named_server("victim")
+            store.set(f"ready {round_} 0", "")
+            store.wait([f"calls {round_}"])
+            time.sleep(rng.uniform(0, 0.5))
+            stop_server(server, signal.SIGKILL)
+            store.set(f"killed {round_}", "")
+    elif spec["kills"]:
+        store.wait(["begin 1"])
+        stop_server(server)
+    store.wait(["end"])
+    stop_server(server)

@@ -1,0 +1,96 @@
+"""Outer steps per second with one slow rank: DiLoCo beside a quorum, with and without balance.
+
+Ranks on this machine train a small network. One of them waits after each inner step, so that its
+steps take some times as long. All methods train for the same time, from the same weights. The loss
+is that of the shared weights on data that no rank has seen.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import q7x2
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from benchmarks.harness import study
+
+METHODS: dict[str, dict[str, Any] | None] = {
+    "DiLoCo": None,
+    "quorum": {"grace": 0.02, "takeover": 0.2},
+    "quorum, balanced": {"grace": 0.02, "takeover": 0.2, "balance": True},
+}
+STEP_SECONDS = 0.02  # of a fast rank's inner step, at least
+
+
+def main(argv: list[str]) -> None:
+    parser = study.parser(__name__, __doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--times", type=float, default=3.0, help="how much slower rank 1 is")
+    parser.add_argument("--every", type=int, default=20, help="inner steps per outer step")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each method")
+    args = parser.parse_args(argv)
+    if args.ranks < 3 or args.times < 1:
+        raise ValueError("--ranks must be at least 3, and --times at least 1")
+    spec = study.chosen(args, "ranks", "times", "every", "seconds")
+    seconds = len(METHODS) * args.seconds + 300
+    figures = study.run(__name__, spec, args.ranks, timeout_s=seconds)
+    lines = [
+        f"{method:17} {each['outer_steps'] / each['seconds']:.2f} outer steps per second, loss "
+        f"{each['loss']:.4f} after {each['seconds']:.1f} s"
+        for method, each in figures.items()
+    ]
+    study.publish(args.out, {**spec, "methods": figures}, lines)
+
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the figures of each method on rank 0."""
+    dist.init_process_group("q7x2")
+    figures = {method: train(spec, options) for method, options in METHODS.items()}
+    return figures if dist.get_rank() == 0 else None
+
+
+def train(spec: dict[str, Any], options: dict[str, Any] | None) -> dict[str, Any]:
+    rank = dist.get_rank()
+    pause = STEP_SECONDS * (spec["times"] if rank == 1 else 1.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 8))
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    quorum = options is not None
+    diloco: Any = (
+        q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=spec["every"], **options)
+        if options is not None
+        else q7x2.cadence.DiLoCo(model, inner, sync_every=spec["every"])
+    )
+
+    def loss(generator: torch.Generator) -> torch.Tensor:
+        x = torch.randn(32, 64, generator=generator)
+        return nn.functional.mse_loss(model(x), torch.tanh(x[:, :8] * x[:, 8:16]))
+
+    def outer_steps() -> int:
+        return int(diloco.outer_steps if quorum else diloco.stats.outer_steps)
+
+    # As many outer steps as fit if nobody is slow; DiLoCo takes fewer, because all wait.
+    fast = spec["seconds"] / (spec["every"] * STEP_SECONDS)
+    last = max(2, round(fast if quorum else fast / spec["times"]))
+    own = torch.Generator().manual_seed(rank)
+    begin = time.monotonic()
+    while outer_steps() < last:
+        started = time.monotonic()
+        loss(own).backward()
+        inner_seconds = time.monotonic() - started
+        time.sleep(max(0.0, pause - inner_seconds))
+        diloco.step()
+        diloco.zero_grad()
+    seconds = time.monotonic() - begin
+    if quorum:
+        diloco.finish()
+    with torch.no_grad():
+        unseen = torch.Generator().manual_seed(10_000)
+        held_out = sum(loss(unseen).item() for _ in range(32)) / 32
+    return {"outer_steps": last, "seconds": seconds, "loss": held_out}

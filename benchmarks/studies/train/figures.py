@@ -1,0 +1,201 @@
+"""What the report and the pictures show, computed from the cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.studies.train import inference, wire
+from benchmarks.studies.train.inference import Paired
+from benchmarks.studies.train.methods import BASELINE, BY_LABEL, TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.studies.train.study import RANKS, Study
+
+Cell = dict[str, Any]
+Losses = dict[str, dict[int, float]]
+Goal = tuple[str, str, str, bool]
+
+BAR_IN_WORDS = f"{inference.BAR:g} higher at most, or the interval contains 0"
+
+# Rounds that are left out of step times: buckets are laid out anew, and hooks begin.
+_FIRST_ROUNDS = 1
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A method at one rate; seconds of the slowest rank, bytes of a step and rank.
+
+    Attributes:
+        beyond: step time beyond compute, (median, low, high).
+        reached: seconds to the baseline's final loss on the held-out data; None: never.
+        sooner: the baseline's own `reached` as a multiple of this one.
+        expected: payload bytes by the formula; None where it depends on the gradients.
+    """
+
+    label: str
+    compute: float
+    step: float
+    beyond: tuple[float, float, float]
+    final_loss: float
+    reached: float | None
+    sooner: float | None
+    link_bytes: float
+    payload: float
+    expected: float | None
+
+
+def speeds(study: Study, rate: str) -> list[Speed]:
+    cells = study.of("speed", rate=rate)
+    base = next(cell for cell in cells if cell["label"] == BASELINE)
+    target = base["rounds"]["held_out"][-1]
+    base_reached = inference.first_at_most(elapsed(base), base["rounds"]["held_out"], target)
+    assert base_reached is not None
+    return [_speed(cell, target, base_reached) for cell in cells]
+
+
+def _speed(cell: Cell, target: float, base_reached: float) -> Speed:
+    rounds, compute = cell["rounds"], cell["compute"]
+    common = slice(_FIRST_ROUNDS, len(compute))
+    beyond = [r - c for r, c in zip(rounds["reduced"][common], compute[common], strict=True)]
+    reached = inference.first_at_most(elapsed(cell), rounds["held_out"], target)
+    at_end = cell["steps"] // cell["turn"] - 1
+    packets, link = (
+        median(rounds["packets"][_FIRST_ROUNDS:]),
+        median(rounds["bytes"][_FIRST_ROUNDS:]),
+    )
+    formula = cell["formula_bytes"]
+    return Speed(
+        cell["label"],
+        median(compute[common]),
+        median(rounds["step"][common]),
+        inference.median_interval(beyond),
+        rounds["held_out"][at_end],
+        reached,
+        base_reached / reached if reached else None,
+        link,
+        wire.payload(link, packets),
+        wire.per_rank(formula, RANKS) if formula else None,
+    )
+
+
+def elapsed(cell: Cell) -> list[float]:
+    """Seconds of training at the end of each round."""
+    return list(itertools.accumulate(cell["rounds"]["seconds"]))
+
+
+def ratio_beyond(study: Study, rate: str, label: str, other: str) -> tuple[float, float, float]:
+    """How many times longer `other`'s step is beyond compute: (median over rounds, low, high)."""
+    by_label = {cell["label"]: cell for cell in study.of("speed", rate=rate)}
+    mine, its = by_label[label], by_label[other]
+    common = slice(_FIRST_ROUNDS, len(mine["compute"]))
+    reduced = (cell["rounds"]["reduced"][common] for cell in (its, mine))
+    return _ratio_beyond(*reduced, mine["compute"][common])
+
+
+def ratio_beyond_long(study: Study, rate: str, label: str) -> tuple[float, float, float]:
+    """The same beside the long backward of the part "powersgd", against PyTorch's PowerSGD."""
+    by_label = {cell["label"]: cell for cell in study.of("powersgd", rate=rate)}
+    mine, its = by_label[label], by_label[TORCH_POWERSGD]
+    return _ratio_beyond(its["reduced"], mine["reduced"], mine["compute"])
+
+
+def _ratio_beyond(
+    longer: Sequence[float], shorter: Sequence[float], compute: Sequence[float]
+) -> tuple[float, float, float]:
+    rounds = zip(longer, shorter, compute, strict=True)
+    return inference.median_interval([(a - c) / (b - c) for a, b, c in rounds])
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A method over the seeds.
+
+    Attributes:
+        p_differs: Holm's over all methods of the task.
+    """
+
+    label: str
+    seeds: int
+    loss: float
+    spread: float
+    accuracy: float
+    paired: Paired | None  # None: an uncompressed training itself, or a single seed
+    p_differs: float
+
+    @property
+    def verdict(self) -> str:
+        if self.paired is None:
+            return "-"
+        return "meets the bar" if self.paired.meets_bar else "costs more"
+
+
+def accuracies(study: Study, task: str) -> list[Accuracy]:
+    by_label: dict[str, dict[int, Cell]] = {}
+    for cell in study.of("accuracy", task=task):
+        by_label.setdefault(cell["label"], {})[cell["seed"]] = cell
+    of, tests = losses(study, "accuracy", task=task), {}
+    for label in by_label:
+        beside = BY_LABEL[label].uncompressed
+        if label != beside and (paired := difference(of, label, beside)):
+            tests[label] = paired
+    differs = dict(zip(tests, inference.holm([t.p_differs for t in tests.values()]), strict=True))
+    return [
+        Accuracy(
+            label,
+            len(cells),
+            mean(cell["final_loss"] for cell in cells.values()),
+            inference.spread([cell["final_loss"] for cell in cells.values()]),
+            mean(cell["accuracy"] for cell in cells.values()),
+            tests.get(label),
+            differs.get(label, 1.0),
+        )
+        for label, cells in by_label.items()
+    ]
+
+
+def losses(study: Study, part: str, **place: str) -> Losses:
+    """Final losses by label and seed."""
+    found: Losses = {}
+    for cell in study.of(part, **place):
+        found.setdefault(cell["label"], {})[cell["seed"]] = cell["final_loss"]
+    return found
+
+
+def difference(of: Losses, label: str, other: str) -> Paired | None:
+    """The loss of `label` less that of `other`, paired by seed; None with fewer than two seeds."""
+    seeds = sorted(set(of.get(label, {})) & set(of.get(other, {})))
+    if len(seeds) < 2:
+        return None
+    return inference.paired([of[label][s] - of[other][s] for s in seeds])
+
+
+def interval(paired: Paired | None) -> str:
+    """The mean difference and its 95 % interval; "-" if there is none."""
+    return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
+
+
+def loss_goal(title: str, paired: Paired) -> Goal:
+    """The goal that a final loss is not higher than another one."""
+    return title, BAR_IN_WORDS, interval(paired), paired.meets_bar
+
+
+def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:
+    """Mean and mean -+ standard deviation over seeds, step by step: (means, low, high)."""
+    columns = list(zip(*(cell[key] for cell in cells), strict=True))
+    means = [mean(column) for column in columns]
+    reach = [inference.spread(column) for column in columns]
+    return (
+        means,
+        [m - r for m, r in zip(means, reach, strict=True)],
+        [m + r for m, r in zip(means, reach, strict=True)],
+    )
+
+
+def slower(study: Study, label: str) -> tuple[float, float, float]:
+    """Where compute dominates: a step as a multiple of uncompressed q7x2's, (median, low, high)."""
+    by_label = {cell["label"]: cell for cell in study.of("compute-bound")}
+    base = by_label[UNCOMPRESSED]["seconds"]
+    ratios = [a / b for a, b in zip(by_label[label]["seconds"], base, strict=True)]
+    return inference.median_interval(ratios)

@@ -1,0 +1,389 @@
+"""The study's report in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from benchmarks.harness import facts
+from benchmarks.harness.report import duration
+from benchmarks.harness.report import markdown as markdown_table
+from benchmarks.studies.train import (
+    cadence_report,
+    figures,
+    inference,
+    sharded_report,
+    variants_report,
+    wire,
+)
+from benchmarks.studies.train.methods import POWERSGD, TORCH_POWERSGD, UNCOMPRESSED
+from benchmarks.studies.train.pictures import rates_of
+from benchmarks.studies.train.study import OURS, PARTS, RANKS, RECIPES, TASKS, Study
+
+_SOONER = {"100mbit": 10.0, "1gbit": 2.5}  # what the best hook must reach
+_SHORTER = 2.5  # what PowerSGD 4 must reach
+_POWERSGD_RATES = ("100mbit", "1gbit")
+
+
+def markdown(study: Study, pictures: Sequence[str]) -> str:
+    where = _by_part(study, "commit", "Commits") + _by_part(study, "cpu", "Processors")
+    sections = [
+        "# Communication hooks: speed and accuracy\n\n"
+        f"`python -m benchmarks train` on {facts.describe(study.machine)}. {RANKS} ranks, one "
+        f"per virtual host if a rate is named.{where}\n",
+        _goals(study),
+        *(_speed(study, rate) for rate in rates_of(study, "speed")),
+        _powersgd(study),
+        *(_accuracy(study, task) for task in TASKS if study.of("accuracy", task=task)),
+        _wire(study),
+        _overlap(study),
+        _compute_bound(study),
+        _hook_cpu(study),
+        *variants_report.sections(study),
+        *sharded_report.sections(study),
+        *cadence_report.sections(study),
+        "".join(f"![]({name})\n\n" for name in pictures),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def _by_part(study: Study, key: str, title: str) -> str:
+    """What cells have as `key`, such as their commit, where that is not the same for all."""
+    of_parts = {
+        part: sorted({cell[key] for cell in cells if key in cell})
+        for part in PARTS
+        if (cells := study.of(part))
+    }
+    if len({value for values in of_parts.values() for value in values}) < 2:
+        return ""
+    parts = (f"{part} {', '.join(values)}" for part, values in of_parts.items())
+    return f" {title} by part: {'; '.join(parts)}."
+
+
+def _goals(study: Study) -> str:
+    rows = [*_speed_goals(study), *_accuracy_goals(study), *_other_goals(study)]
+    for part in (sharded_report, cadence_report, variants_report):
+        rows += part.goals(study)
+    if not rows:
+        return ""
+    marks = {True: "reached", False: "missed"}
+    return "## Goals\n\n" + markdown_table(
+        ("what", "goal", "measured", ""),
+        [(what, goal, measured, marks[reached]) for what, goal, measured, reached in rows],
+    )
+
+
+def _speed_goals(study: Study) -> Iterable[figures.Goal]:
+    what = "PowerSGD 4 beyond compute against PyTorch's on Gloo"
+    for rate in rates_of(study, "powersgd"):
+        if rate in _POWERSGD_RATES:
+            ratio, low, high = figures.ratio_beyond_long(study, rate, POWERSGD)
+            yield (
+                f"{what}, {rate}, {RECIPES['powersgd']['batch']} windows per rank",
+                f"{_SHORTER:g} x shorter",
+                f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
+                ratio >= _SHORTER,
+            )
+    for rate in rates_of(study, "speed"):
+        speeds = {s.label: s for s in figures.speeds(study, rate)}
+        if rate in _POWERSGD_RATES and {POWERSGD, TORCH_POWERSGD} <= set(speeds):
+            ratio, low, high = figures.ratio_beyond(study, rate, POWERSGD, TORCH_POWERSGD)
+            yield (
+                f"{what}, {rate}, {RECIPES['speed']['batch']} window per rank",
+                f"{_SHORTER:g} x shorter",
+                f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
+                ratio >= _SHORTER,
+            )
+        ours = [s for label in OURS if (s := speeds.get(label)) and s.sooner]
+        if rate in _SOONER and ours:
+            best = max(ours, key=lambda s: s.sooner or 0)
+            yield (
+                f"time to the baseline's final loss, {rate}: {best.label}",
+                f"{_SOONER[rate]:g} x sooner",
+                f"{best.sooner:.2f} x",
+                (best.sooner or 0) >= _SOONER[rate],
+            )
+
+
+def _accuracy_goals(study: Study) -> Iterable[figures.Goal]:
+    for task in TASKS:
+        if not study.of("accuracy", task=task):
+            continue
+        of = figures.losses(study, "accuracy", task=task)
+        against = figures.difference(of, POWERSGD, TORCH_POWERSGD)
+        if against:
+            yield (
+                f"final loss of PowerSGD 4 against PyTorch's, {task}",
+                "not worse",
+                figures.interval(against),
+                against.low <= 0,
+            )
+        results = [r for r in figures.accuracies(study, task) if r.label in OURS]
+        good = [r for r in results if r.paired and r.paired.meets_bar]
+        others = ", ".join(
+            f"{r.label}: {r.paired.mean:+.4f}" for r in results if r.paired and r not in good
+        )
+        yield (
+            f"final loss of each hook, {task}",
+            figures.BAR_IN_WORDS,
+            f"{len(good)} of {len(results)}" + (f" ({others})" if others else ""),
+            len(good) == len(results),
+        )
+
+
+def _other_goals(study: Study) -> Iterable[figures.Goal]:
+    if bound := [c["label"] for c in study.of("compute-bound") if c["label"] in OURS]:
+        worst = max(bound, key=lambda label: figures.slower(study, label)[0])
+        slower, low, high = figures.slower(study, worst)
+        yield (
+            f"if compute dominates, the slowest hook: {worst}",
+            "2 % slower than q7x2 at most",
+            f"{slower - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})",
+            slower <= 1.02,
+        )
+    if cells := study.of("overlap"):
+        least = min(cells, key=lambda c: c["hidden_seconds"] / c["ideal_seconds"])
+        share = least["hidden_seconds"] / least["ideal_seconds"]
+        yield (
+            f"least hidden communication: {least['label']}, {least['rate']}",
+            "80 % of what can be hidden",
+            f"{share:.0%}",
+            share >= 0.8,
+        )
+    differences = [
+        (abs(s.payload / s.expected - 1), s.label, rate)
+        for rate in rates_of(study, "speed")
+        for s in figures.speeds(study, rate)
+        if s.expected and s.label in (*OURS, UNCOMPRESSED)
+    ]
+    if differences:
+        largest, label, rate = max(differences)
+        yield (
+            f"bytes on the wire against the formula, the largest difference: {label}, {rate}",
+            "2 %",
+            f"{largest:.1%}",
+            largest <= 0.02,
+        )
+    if cells := study.of("hook-cpu"):
+        events = sum(c["events"] for c in cells)
+        beside = sum(c["events_while_the_gil_was_held"] for c in cells)
+        yield (
+            "phases and collectives of a step while another thread holds the GIL throughout",
+            "all",
+            f"{beside} of {events}",
+            beside == events,
+        )
+
+
+def _speed(study: Study, rate: str) -> str:
+    speeds = figures.speeds(study, rate)
+    cell = study.of("speed", rate=rate)[0]
+    rows = [
+        (
+            s.label,
+            duration(s.step),
+            f"{1e3 * s.beyond[0]:.1f} ms ({1e3 * s.beyond[1]:.1f}-{1e3 * s.beyond[2]:.1f})",
+            f"{s.link_bytes / 1e3:.0f} kB",
+            f"{s.final_loss:.4f}",
+            f"{s.reached:.3g} s" if s.reached else "not reached",
+            f"{s.sooner:.2f} x" if s.sooner else "-",
+        )
+        for s in speeds
+    ]
+    dense = next((s for s in speeds if s.label == UNCOMPRESSED), speeds[0])
+    return (
+        f"## Speed, {rate}\n\n"
+        f"A GPT of {cell['parameters']:,} parameters, {cell['steps']} steps of the baseline, all "
+        f"methods in turns of {cell['turn']} steps. Forward and backward without communication "
+        f"take {duration(dense.compute)}; the dense all-reduce takes "
+        f"{dense.beyond[0] / dense.compute:.1f} times as long. Beyond compute: the medians over "
+        "rounds, and their 95 % intervals. Loss is that of held-out text. PyTorch's PowerSGD hook "
+        "begins after two dense steps, the fewest it takes.\n\n"
+        + markdown_table(
+            (
+                "method",
+                "step",
+                "beyond compute",
+                "bytes per step and host",
+                f"loss after {cell['steps']} steps",
+                "to the baseline's final loss",
+                "sooner",
+            ),
+            rows,
+        )
+    )
+
+
+def _accuracy(study: Study, task: str) -> str:
+    results = figures.accuracies(study, task)
+    has_accuracy = task == "digits"
+    recipe = RECIPES["accuracy"][task]
+    rows = [
+        (
+            r.label,
+            str(r.seeds),
+            f"{r.loss:.4f}",
+            f"{r.spread:.4f}" if r.seeds > 1 else "-",
+            *([f"{r.accuracy:.1%}"] if has_accuracy else []),
+            figures.interval(r.paired),
+            f"{r.p_differs:.3f}" if r.paired else "-",
+            r.verdict,
+        )
+        for r in results
+    ]
+    return (
+        f"## Accuracy, {task}\n\n"
+        f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
+        "evaluations. Differences are from uncompressed training with the same optimizer, paired "
+        "by seed (the same first weights, the same batches). p differs: paired t-test, two-sided, "
+        "corrected for the "
+        f"number of methods (Holm). The bar: {figures.BAR_IN_WORDS}.\n\n"
+        + markdown_table(
+            (
+                "method",
+                "seeds",
+                "loss",
+                "spread",
+                *(["accuracy"] if has_accuracy else []),
+                "difference (95 %)",
+                "p differs",
+                "",
+            ),
+            rows,
+        )
+    )
+
+
+def _wire(study: Study) -> str:
+    rows = [
+        (
+            rate,
+            s.label,
+            f"{s.link_bytes:,.0f}",
+            f"{s.payload:,.0f}",
+            f"{s.expected:,.0f}" if s.expected else "-",
+            f"{s.payload / s.expected - 1:+.1%}" if s.expected else "depends on the gradients",
+        )
+        for rate in rates_of(study, "speed")
+        for s in figures.speeds(study, rate)
+    ]
+    if not rows:
+        return ""
+    return (
+        "## Bytes on the wire\n\n"
+        "Link: the bytes that a host sends per step, by the counters of its NIC. Payload: the same "
+        f"without {wire.HEADER_BYTES} bytes of Ethernet, IPv4 and TCP header per packet. Formula: "
+        f"2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows from the "
+        "shapes of the parameters. The difference is due to headers of messages and the backend's "
+        "control messages, which matter if messages are small.\n\n"
+        + markdown_table(("rate", "method", "link", "payload", "formula", "difference"), rows)
+    )
+
+
+def _overlap(study: Study) -> str:
+    rows = [
+        (
+            cell["rate"],
+            cell["label"],
+            duration(cell["communication_seconds"]),
+            duration(cell["hidden_seconds"]),
+            duration(cell["ideal_seconds"]),
+            f"{cell['hidden_seconds'] / cell['ideal_seconds']:.0%}",
+        )
+        for cell in study.of("overlap")
+    ]
+    if not rows:
+        return ""
+    recipe = RECIPES["overlap"]
+    return (
+        "## Overlap\n\n"
+        f"{recipe['layers']} layers, {recipe['batch']} windows per rank, buckets of "
+        f"{recipe['bucket_mb']:g} MB; means over ranks and {recipe['steps']} steps. "
+        "Communication: the time in which a collective was in flight. Hidden: the part of it "
+        "before the end of backward. An ideal schedule sends each bucket as soon as it is "
+        "complete, without a pause, and computes in no time.\n\n"
+        + markdown_table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
+    )
+
+
+def _powersgd(study: Study) -> str:
+    rates = rates_of(study, "powersgd")
+    if not rates:
+        return ""
+    rows = []
+    for rate in rates:
+        for cell in study.of("powersgd", rate=rate):
+            pairs = zip(cell["reduced"], cell["compute"], strict=True)
+            beyond, low, high = inference.median_interval([r - c for r, c in pairs])
+            ratio = figures.ratio_beyond_long(study, rate, cell["label"])
+            rows.append(
+                (
+                    rate,
+                    cell["label"],
+                    duration(median(cell["compute"])),
+                    f"{1e3 * beyond:.1f} ms ({1e3 * low:.1f}-{1e3 * high:.1f})",
+                    "{:.2f} x ({:.2f}-{:.2f})".format(*ratio),
+                )
+            )
+    recipe = RECIPES["powersgd"]
+    return (
+        "## PowerSGD beside a longer backward\n\n"
+        f"{recipe['batch']} windows per rank; single steps in turns, {recipe['steps']} of each "
+        "method. PyTorch's hook has one bucket, because it crashes on Gloo with several; ratios "
+        "are of neighbouring steps.\n\n"
+        + markdown_table(
+            ("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"), rows
+        )
+    )
+
+
+def _compute_bound(study: Study) -> str:
+    cells = study.of("compute-bound")
+    if not cells:
+        return ""
+    rows = []
+    for cell in cells:
+        slower, low, high = figures.slower(study, cell["label"])
+        rows.append(
+            (
+                cell["label"],
+                duration(median(cell["seconds"])),
+                f"{slower - 1:+.1%}",
+                f"{low - 1:+.1%} to {high - 1:+.1%}",
+            )
+        )
+    recipe = RECIPES["compute-bound"]
+    return (
+        "## Where compute dominates\n\n"
+        f"{recipe['batch']} windows per rank, {cells[0]['rate']}: forward and backward take "
+        f"{duration(median(cells[0]['compute']))} without communication. Single steps in turns, "
+        f"{recipe['steps']} of each method; ratios of neighbours, their median and its 95 % "
+        "interval.\n\n"
+        + markdown_table(("method", "step", f"against {UNCOMPRESSED}", "95 %"), rows)
+    )
+
+
+def _hook_cpu(study: Study) -> str:
+    cells = study.of("hook-cpu")
+    if not cells:
+        return ""
+    rows = [
+        (
+            cell["label"],
+            ", ".join(f"{p} {1e3 * s:.1f}" for p, s in cell["cpu_seconds"].items()),
+            f"{1e3 * sum(cell['cpu_seconds'].values()):.1f}",
+            f"{1e3 * cell['process_cpu_seconds']:.1f}",
+            f"{cell['events_while_the_gil_was_held']} of {cell['events']}",
+        )
+        for cell in cells
+    ]
+    return (
+        "## CPU time of the hook\n\n"
+        f"{cells[0]['parameters']:,} parameters; milliseconds per step and rank. Thread: the "
+        "phases of the hook's own thread. Process: the CPU time with communication minus that of "
+        "forward and backward alone, so it includes what the process group does (sending, "
+        "summing, coding). "
+        "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
+        "the column counts the phases and collectives that ended meanwhile.\n\n"
+        + markdown_table(("method", "phases", "thread", "process", "without the GIL"), rows)
+    )

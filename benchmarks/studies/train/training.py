@@ -1,0 +1,139 @@
+"""One method's replica of the model on one rank."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.studies.train.methods import NOTHING_SENT, Method
+from benchmarks.studies.train.tasks import TASKS
+
+_ONE_BUCKET_MB = 1024.0
+_NIC = Path("/sys/class/net/eth0/statistics")
+
+
+@dataclass
+class Step:
+    """Of one rank.
+
+    Attributes:
+        reduced_seconds: Until the gradients were reduced.
+        seconds: Until the optimizer had changed the weights.
+    """
+
+    loss: float
+    reduced_seconds: float
+    seconds: float
+
+
+def sent() -> Tensor:
+    """[bytes, packets] that left this virtual host so far; zeros where there is none."""
+    if not _NIC.exists():
+        return torch.zeros(2, dtype=torch.float64)
+    names = ("tx_bytes", "tx_packets")
+    return torch.tensor([int((_NIC / name).read_text()) for name in names], dtype=torch.float64)
+
+
+class Groups:
+    """A process group for each backend, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, ProcessGroup] = {}
+
+    def of(self, backend: str) -> ProcessGroup:
+        if backend not in self._made:
+            if backend == NOTHING_SENT:
+                importlib.import_module("torch.testing._internal.distributed.fake_pg")
+            self._made[backend] = dist.new_group(backend=backend)
+        return self._made[backend]
+
+
+class Training:
+    """All ranks make it together, and step together. Equal seeds give equal weights and batches."""
+
+    def __init__(
+        self, method: Method, task: str, recipe: dict[str, Any], groups: Groups, seed: int
+    ) -> None:
+        self.method = method
+        self.task = TASKS[task](recipe)
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        torch.manual_seed(seed)
+        self.ddp = DistributedDataParallel(
+            self.task.model(),
+            process_group=groups.of(method.backend),
+            bucket_cap_mb=_ONE_BUCKET_MB if method.one_bucket else recipe["bucket_mb"],
+        )
+        self.attached = method.add(self.ddp, not recipe.get("whole_training"))
+        if method.optimizer:
+            self.optimizer = method.optimizer(self.ddp, recipe)
+        else:
+            self.optimizer = self.task.optimizer(self.ddp.parameters())
+        self._rate = self.optimizer.param_groups[0]["lr"]
+        self.steps = 0
+        self._batches = self.task.batches(rank, world_size, seed)
+        self._spare = self.task.batches(rank, world_size, seed + 1_000_000)
+        self._held_out = self.task.held_out(rank, world_size)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(p.shape) for p in self.ddp.parameters()]
+
+    def forward(self) -> Tensor:
+        """The loss of the next batch."""
+        return self.task.loss(self.ddp, next(self._batches))
+
+    def step(self) -> Step:
+        start = time.monotonic()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate * self.task.learning_rate(self.steps)
+        loss = self.forward()
+        loss.backward()
+        reduced = time.monotonic() - start
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        return Step(loss.item(), reduced, time.monotonic() - start)
+
+    def reduce(self) -> None:
+        """A step that leaves the weights as they are."""
+        self.forward().backward()
+        self.optimizer.zero_grad()
+
+    def compute(self) -> float:
+        """Seconds of a forward and a backward without communication."""
+        start = time.monotonic()
+        with self.ddp.no_sync():
+            self.task.loss(self.ddp, next(self._spare)).backward()
+        seconds = time.monotonic() - start
+        self.optimizer.zero_grad()
+        return seconds
+
+    @torch.no_grad()
+    def score(self) -> tuple[float, float]:
+        """Loss and share of right answers on what is held out, of all ranks."""
+        module = self.ddp.module.eval()
+        total = self.task.score(module, self._held_out)
+        module.train()
+        dist.all_reduce(total)
+        loss, right, count = total.tolist()
+        return loss / count, right / count
+
+    def message_bytes(self) -> int:
+        """That the hook has put into all-reduces so far; 0 where nobody counts them."""
+        return self.attached.stats.message_bytes if self.attached else 0
+
+
+def alternate(trainings: list[Training], turn: int) -> list[Training]:
+    """All of them; who comes first changes from turn to turn."""
+    first = turn % len(trainings)
+    return list(itertools.islice(itertools.cycle(trainings), first, first + len(trainings)))
