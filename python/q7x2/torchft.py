@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from q7x2.groups.process_group import ProcessGroup
@@ -25,11 +26,13 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
     """A torchft process group on q7x2; a new q7x2 group is made for each quorum.
 
     Args:
-        timeout: A ``datetime.timedelta`` that limits how long a quorum's group may take to form and
-            how long each collective may take; 60 s if left out.
+        timeout: How long a quorum's group may take to form, and how long each collective may take.
     """
 
     _pg: dist.ProcessGroup | None
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
+        super().__init__(timeout)
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
         name = f"torchft quorum {self._quorum_id}"
@@ -42,4 +45,5 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
         self._pg = None
 
     def getBackendName(self) -> str:
+        """The name that torchft shows, ``"torchft-q7x2"``."""
         return "torchft-q7x2"

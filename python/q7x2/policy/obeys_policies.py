@@ -83,7 +83,7 @@ class ObeysPolicies:
 
         Args:
             keep: Snapshots that are kept.
-            objects: What has ``state_dict`` and ``load_state_dict``, and changes in training.
+            **objects: What has ``state_dict`` and ``load_state_dict``, and changes in training.
 
         Raises:
             TypeError: An object has no state.
@@ -122,7 +122,7 @@ class ObeysPolicies:
         residuals. Otherwise a snapshot is taken, if there is a guard.
 
         Args:
-            validation_loss: Of this rank. The mean over the ranks counts.
+            validation_loss: The loss of this rank. The mean over the ranks counts.
 
         Raises:
             DivergenceError: The training has diverged and there is no guard; or it has diverged
