@@ -9,6 +9,7 @@ from collections.abc import Callable
 WIDTH = 118
 # Code, or a role such as :class:`DiLoCo`.
 _CODE = re.compile(r"``(.+?)``|:(class|func|meth|mod|attr|data):`~?\.?([^`]+)`", re.S)
+_Q7X2 = re.compile(r"\bq7x2\.\w+(?:\.\w+)?")
 _PAGE = re.compile(r"(?<![\w/`])docs/([\w/]+\.md)")
 _LITERAL = re.compile(r"::\n\n((?:[ ]+\S.*(?:\n|$)|\n)+)")
 
@@ -31,6 +32,12 @@ def markdown(text: str, link: Link, indent: str = "", docs: str = "../") -> str:
     # The site's Markdown wants four spaces before further blocks of a list's item.
     further = [textwrap.indent(each, 2 * indent) for each in blocks[1:]]
     return "\n\n".join([lines, *further])
+
+
+def names_in(text: str) -> list[str]:
+    """The names in roles of classes and functions, and all that begin with ``q7x2.``."""
+    roles = [match[3] for match in _CODE.finditer(text) if match[2] in ("class", "func")]
+    return [name for name in roles if not name.startswith("q7x2.")] + _Q7X2.findall(text)
 
 
 def _blocks(text: str) -> list[str]:

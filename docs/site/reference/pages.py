@@ -11,7 +11,7 @@ from pathlib import Path
 from reference.call import Call, Option
 from reference.docstring import parse
 from reference.entry import Entry, entry_of
-from reference.markdown import markdown
+from reference.markdown import markdown, names_in
 from reference.names import TOP, public_modules, public_names
 
 DOCS = Path(__file__).resolve().parents[2]
@@ -35,13 +35,35 @@ class Pages:
             self._targets.setdefault(entry.name.last, entry)
 
     def problems(self) -> list[str]:
-        """What docstrings lack, one sentence each."""
+        """What is wrong with docstrings, one sentence each."""
         lacking = [
             f"{name}: it has no docstring"
             for name, module in self._modules.items()
             if not module.__doc__
         ]
-        return lacking + [problem for entry in self.entries for problem in entry.problems]
+        for entry in self.entries:
+            lacking += entry.problems + [f"{entry.name.path}: {each}" for each in self._lost(entry)]
+        return lacking
+
+    def _lost(self, entry: Entry) -> list[str]:
+        """Names in docstrings that lead nowhere, or that have another path by now."""
+        docs = [call.doc for call in (entry.call, *entry.methods)]
+        texts = [each.text for each in (*entry.attributes, *entry.properties)]
+        texts += [doc.text for doc in docs]
+        texts += [
+            text for doc in docs for items in doc.sections.values() for text in items.values()
+        ]
+        found = []
+        for name in names_in(" ".join(texts)):
+            owner, _, last = name.rpartition(".")
+            if {name, owner} & self._targets.keys() or name.startswith("torch."):
+                continue
+            known = self._targets.get(last) or self._targets.get(owner.rpartition(".")[2])
+            if known is not None:
+                found.append(f"{name} is {known.name.path}")
+            elif not name.startswith("q7x2."):  # else a file, a metric, a command
+                found.append(f"{name} is not a public name")
+        return found
 
     def texts(self) -> dict[Path, str]:
         """The text of every page by its file, the list of names included."""
@@ -142,9 +164,13 @@ class Pages:
             about = f" ({', '.join(notes)})" if notes else ""
             target = self._link(each.name, page) if title == "Raises" else None
             shown = f":class:`{each.name}`" if target else f"``{each.name}``"
-            first = f"{shown}{about}: {each.text[:1].upper()}{each.text[1:]}"
+            first = f"{shown}{about}: {_sentence(each.text)}"
             lines.append("- " + markdown(first, lambda name: self._link(name, page), "  "))
         return [f"**{title}**", "\n".join(lines)]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def _file(module: str) -> str:

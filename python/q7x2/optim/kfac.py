@@ -82,7 +82,7 @@ class KFAC(torch.optim.Optimizer):
     Raises:
         ValueError: An option is out of range, the model has no layer to precondition, or ranks have
             different options or layers.
-        TypeError: ``model`` is no module.
+        TypeError: ``model`` is not a module.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class ForwardTimeline:
 
     @property
     def predicted_seconds(self) -> float:
-        """Of a step."""
+        """The seconds of a step that the simulation predicts for the chosen options."""
         return self.candidates[0].seconds
 
     def save(self, path: str | Path) -> None:

@@ -15,7 +15,7 @@ import q7x2
 from harness import ROOT
 from reference.call import Call, call_of, doc_of
 from reference.docstring import parse
-from reference.markdown import markdown
+from reference.markdown import markdown, names_in
 
 LIST = (ROOT / "docs" / "reference.md").read_text()
 PAGES = {path.stem: path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md")}
@@ -149,3 +149,8 @@ def test_docstrings_become_markdown() -> None:
         "So:\n\n```python\na\n\nb\n```\n\nEnd."
     )
     assert markdown("A\nb.\n\n- c\n  d\n- e", link, "  ") == "A b.\n\n    - c d\n    - e"
+
+
+def test_names_in_a_docstring() -> None:
+    text = "A :class:`~q7x2.TopK`, :func:`attach`, ``q7x2.optim.KFAC``, ``step`` and :meth:`step`."
+    assert names_in(text) == ["attach", "q7x2.TopK", "q7x2.optim.KFAC"]
