@@ -22,8 +22,8 @@ class MicroBatchEvent:
     """The shares of the ranks changed.
 
     Attributes:
-        step: Steps before it.
-        shares: Micro-batches of each rank from then on.
+        step: The number of steps before it.
+        shares: The number of micro-batches of each rank from then on.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""Embedding tables that ranks own parts of, and of which only the rows travel that a step uses.
+"""Embedding tables whose rows are divided among the ranks; only the rows that a step uses travel.
 
 docs/embedding.md has examples and measurements.
 """

@@ -208,7 +208,7 @@ class Attached(ObeysPolicies):
             self._before_forward(model, call)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
+        """A copy of the hook's state: what all ranks share, and what this rank has for itself.
 
         It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many
         ranks, training goes on with the bits of one that was not stopped. What policies conclude

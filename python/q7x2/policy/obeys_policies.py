@@ -44,12 +44,12 @@ class ObeysPolicies:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """Those given to :func:`attach`."""
+        """The policies given to :func:`attach`."""
         return () if self._driver is None else tuple(self._driver.policies)
 
     @property
     def cadence(self) -> int:
-        """A reduction after so many backwards: divide losses by it to get their mean."""
+        """The number of backwards per reduction: divide losses by it to get their mean."""
         return 1 if self._driver is None else self._driver.cadence
 
     @property

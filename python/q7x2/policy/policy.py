@@ -50,7 +50,7 @@ class Facts:
     """What the ranks know of the last reduction. All ranks have the same facts, bit for bit.
 
     Attributes:
-        step: Its number: reductions before it.
+        step: The number of reductions before it.
         is_finite: No gradient had Inf or NaN.
         step_seconds: Seconds from the reduction before it to this one, a mean over the ranks; 0 if
             they are unknown.
@@ -129,7 +129,7 @@ class PolicyEvent:
     """Something that a policy did, or noticed.
 
     Attributes:
-        step: Reductions before it.
+        step: The number of reductions before it.
         kind: For example ``"validation"``, ``"level"``, ``"alarm"`` or ``"roll_back"``.
         parameter: The name of the parameter; empty: all of them.
         value: A loss or a relative error, as ``kind`` says.
@@ -150,7 +150,7 @@ class Policy:
     policy must depend on nothing else: no clock, and no random numbers that ranks do not share.
 
     Attributes:
-        history: What it did and noticed, oldest first.
+        history: The :class:`PolicyEvent` of all that it did and noticed, oldest first.
     """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
