@@ -4,12 +4,11 @@
 
 MkDocs wants all pages below one folder, but README.md, CHANGELOG.md and the reports of benchmarks
 lie outside of docs/. The copy has every page, and every file that a page links to. So links work on
-the site as they do in the repository. ``docs/api.md`` is made here: one entry per public name.
+the site as they do in the repository.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
 RUN = re.compile(r"^(```+\w+) run$", re.M)  # what the tests run
-MODULES = ("q7x2.comm_hooks", "q7x2.torchft")
 
 
 def pages() -> list[Path]:
@@ -40,37 +38,6 @@ def linked_files(page: Path) -> list[Path]:
     return [target.resolve() for target in targets if target.is_file() and target.suffix != ".md"]
 
 
-def names_of(package: Path) -> set[str]:
-    """The public names of a package, read without importing it: what type checkers see."""
-    return {
-        alias.asname
-        for node in ast.walk(ast.parse((package / "__init__.py").read_text()))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname is not None
-    }
-
-
-def public_names() -> list[str]:
-    """Those of ``q7x2``, then those that only its packages have, with the package."""
-    root = ROOT / "python" / "q7x2"
-    packages = {path.parent.name: names_of(path.parent) for path in root.glob("*/__init__.py")}
-    top = names_of(root) - packages.keys()
-    names = sorted(name for name in top if f"q7x2.{name}" not in MODULES)
-    for package, own in sorted(packages.items()):
-        names += [f"{package}.{name}" for name in sorted(own - top)]
-    return names
-
-
-def api_page() -> str:
-    """A page of directives for mkdocstrings."""
-    lines = ["# Python interface", "", "What does each public name take, return and raise?", ""]
-    lines += ["[reference.md](reference.md) has a table of the options of hooks.", ""]
-    lines += [f"::: q7x2.{name}" for name in public_names()]
-    lines += [f"::: {module}" for module in MODULES]
-    return "\n".join(lines).replace("\n:::", "\n\n:::") + "\n"
-
-
 def stage(folder: Path) -> None:
     """Fill ``folder``, which is emptied before."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +48,6 @@ def stage(folder: Path) -> None:
             shutil.copyfile(file, target)
         copy = folder / page.relative_to(ROOT)
         copy.write_text(RUN.sub(r"\1", page.read_text()))
-    (folder / "docs" / "api.md").write_text(api_page())
     style = folder / "docs" / "site" / "site.css"
     style.parent.mkdir(parents=True)
     shutil.copyfile(ROOT / "docs" / "site" / "site.css", style)

@@ -224,28 +224,42 @@ def composed_hook(hooks: list[HookFactory], owners: list[int]) -> HookFactory:
     """``owners``: for each parameter, the position of its hook."""
 
 class Codec:
-    """A codec without communication: a tensor becomes messages, one for each block of ``block``
-    elements, and comes back. Tensors are contiguous and on the CPU. ValueError for a bad name.
+    """A codec without communication: a tensor becomes messages, and comes back.
 
-    ``messages`` is of uint8 and has ``max_bytes(block)`` bytes for each block.
+    There is one message for each block of elements. Tensors are contiguous and on the CPU.
+
+    >>> codec = q7x2.Codec("int8")
+    >>> messages = torch.empty(codec.max_bytes(values.numel()), dtype=torch.uint8)
+    >>> lengths = codec.encode(values, messages, block=values.numel())
+    >>> codec.decode(messages, lengths, out, block=values.numel())
+
+    Args:
+        name: The codec's name, ``"int8"`` or ``"topk:0.01+int4"``; docs/codecs.md has all.
+
+    Raises:
+        ValueError: There is no codec of that name.
     """
 
     def __init__(self, name: str) -> None: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The codec's name."""
+
     @property
     def bits(self) -> float:
         """Expected bits of a message for each element."""
 
     @property
-    def unbiased(self) -> bool: ...
+    def unbiased(self) -> bool:
+        """The mean of what is decoded, over the random numbers, is what was encoded."""
+
     @property
     def fixed_size(self) -> bool:
         """The length of a message depends on the number of elements alone."""
 
     @property
     def has_messages(self) -> bool:
-        """Else ranks agree on scales and add integers, and nothing can be encoded alone."""
+        """False: ranks agree on scales and add integers, and nothing can be encoded alone."""
 
     @property
     def keeps_error(self) -> bool:
@@ -256,7 +270,7 @@ class Codec:
         """Elements that share a scale; 0: there are no scales."""
 
     def max_bytes(self, count: int) -> int:
-        """The longest message of ``count`` elements."""
+        """The bytes of the longest message of ``count`` elements."""
 
     def encode(
         self,
@@ -268,8 +282,24 @@ class Codec:
         shared_key: int = 0,
         rounding_key: int = 0,
     ) -> list[int]:
-        """Writes the messages and returns their lengths. ``errors`` is added to ``values``, and
-        then holds what was not sent. Both are of float32.
+        """Write the messages of a tensor.
+
+        Args:
+            values: What is encoded, of float32.
+            messages: Where the messages are written, of uint8: ``max_bytes(block)`` bytes for each
+                block.
+            errors: Added to ``values``; holds what was not sent afterwards. As many elements as
+                ``values``, of float32.
+            block: Elements per message. The last message may have fewer.
+            shared_key: The key of random numbers that the decoder needs, such as rotations.
+            rounding_key: The key of random numbers that only the encoder needs.
+
+        Returns:
+            The length of each message, in bytes.
+
+        Raises:
+            ValueError: A tensor has another dtype, too few elements, or is not contiguous.
+            RuntimeError: The codec has no messages.
         """
 
     def decode(
@@ -282,7 +312,19 @@ class Codec:
         block: int = 65536,
         shared_key: int = 0,
     ) -> None:
-        """Writes what the messages stand for to ``out``, float32, or adds it."""
+        """Read the messages of a tensor.
+
+        Args:
+            messages: As :meth:`encode` has written them.
+            lengths: What :meth:`encode` has returned.
+            out: Where the elements are written, of float32.
+            add: Add the elements to ``out`` instead.
+            block: As for :meth:`encode`.
+            shared_key: As for :meth:`encode`.
+
+        Raises:
+            ValueError: A tensor or ``lengths`` does not fit.
+        """
 
 class ShardRows:
     """FSDP's rows of shards, and the same in two parts; see fsdp/layout.py. Tensors are contiguous

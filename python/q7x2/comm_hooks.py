@@ -10,7 +10,6 @@ hand the result back. ``q7x2.attach`` needs no GIL and offers more options.
 
 # No postponed annotations: DDP compares those of a hook with its own classes.
 import warnings
-import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +19,17 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 
 from q7x2.hooks.attached import Attached, HookStats
-from q7x2.hooks.options import Allreduce, HookOptions, PowerSGD, Quantize
+from q7x2.hooks.options import Allreduce, PowerSGD
 from q7x2.hooks.runner import expect_buckets, make_runner, part_of, reduced_parameters
+from q7x2.hooks.stateless import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+    hand_over,
+    quantization_perchannel_hook,
+    quantization_pertensor_hook,
+    reduce_over,
+)
 
 __all__ = [
     "PostLocalSGDState",
@@ -36,92 +44,6 @@ __all__ = [
     "quantization_perchannel_hook",
     "quantization_pertensor_hook",
 ]
-
-# These hooks keep no state, so the models that share a process group share a runner.
-_stateless: weakref.WeakKeyDictionary[Any, dict[HookOptions, Any]] = weakref.WeakKeyDictionary()
-
-
-def _hand_over(bucket: GradBucket, runner: Any) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = runner.reduce(bucket)
-    return future.then(_value)  # DDP wants a future of a Python object from a Python function
-
-
-def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-    return future.value()
-
-
-def _reduce(
-    group: ProcessGroup | None, bucket: GradBucket, options: HookOptions
-) -> torch.futures.Future[torch.Tensor]:
-    group = dist.group.WORLD if group is None else group
-    runners = _stateless.setdefault(group, {})
-    if options not in runners:
-        runners[options] = make_runner(
-            options, group, [], device=bucket.buffer().device, serves_many_models=True
-        )
-    return _hand_over(bucket, runners[options])
-
-
-def allreduce_hook(
-    process_group: ProcessGroup | None, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """The all-reduce of DDP without a hook, with the same bits.
-
-    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.allreduce_hook)
-    """
-    return _reduce(process_group, bucket, Allreduce())
-
-
-def fp16_compress_hook(
-    process_group: ProcessGroup | None, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """Gradients rounded to ``torch.float16`` on the way: half of the bytes.
-
-    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.fp16_compress_hook)
-    """
-    return _reduce(process_group, bucket, Allreduce(dtype=torch.float16))
-
-
-def bf16_compress_hook(
-    process_group: ProcessGroup | None, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """Gradients rounded to ``torch.bfloat16`` on the way: half of the bytes.
-
-    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.bf16_compress_hook)
-    """
-    return _reduce(process_group, bucket, Allreduce(dtype=torch.bfloat16))
-
-
-# DDP refuses a hook of this name where it finds no NCCL, which does not matter here.
-bf16_compress_hook.__name__ = "q7x2_bf16_compress_hook"
-
-
-def quantization_pertensor_hook(
-    process_group: ProcessGroup | None, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """Gradients as 8-bit integers between the least and the largest of each 1024.
-
-    PyTorch's has one scale for a whole bucket, and all-gathers what every rank has.
-
-    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.quantization_pertensor_hook)
-    """
-    return quantization_perchannel_hook(process_group, bucket, bucket_size=1024)
-
-
-def quantization_perchannel_hook(
-    process_group: ProcessGroup | None, bucket: GradBucket, bucket_size: int = 512
-) -> torch.futures.Future[torch.Tensor]:
-    """Gradients as 8-bit integers between the least and the largest of each ``bucket_size``.
-
-    ``bucket_size`` is a power of two from 32 to 1024. What is lost is lost, as with PyTorch's;
-    :class:`q7x2.Quantize` keeps it.
-
-    >>> ddp.register_comm_hook(None, q7x2.comm_hooks.quantization_perchannel_hook)
-    """
-    options = Quantize(
-        f"int8:g={bucket_size}:minmax", compress_vectors=True, use_error_feedback=False
-    )
-    return _reduce(process_group, bucket, options)
 
 
 class PowerSGDState:
@@ -139,6 +61,19 @@ class PowerSGDState:
     It can be pickled, also by ``torch.save``, without its process group: it then has the default
     group. Residuals and factors are saved if :meth:`of` was called before the first backward, and
     they are loaded by the :meth:`of` of the loaded state.
+
+    Args:
+        process_group: The ranks to average over. None: the default group.
+        matrix_approximation_rank: The rank of the factors.
+        start_powerSGD_iter: Number of first iterations without compression.
+        min_compression_rate: A matrix is compressed only if that makes it more than this many times
+            smaller.
+        use_error_feedback: Add what was lost to the next gradient.
+        warm_start: Begin each step with the factor of the last one.
+        orthogonalization_epsilon: It has no effect.
+        random_seed: The seed of the first factors.
+        compression_stats_logging_frequency: It has no effect.
+        batch_tensors_with_same_shape: It has no effect.
     """
 
     def __init__(
@@ -202,18 +137,22 @@ class PowerSGDState:
 
     @property
     def min_compression_rate(self) -> float:
+        """How many times smaller a matrix must become to be compressed."""
         return self.options.min_compression_rate
 
     @property
     def use_error_feedback(self) -> bool:
+        """Whether what was lost is added to the next gradient."""
         return self.options.use_error_feedback
 
     @property
     def warm_start(self) -> bool:
+        """Whether a step begins with the factor of the last one."""
         return self.options.warm_start
 
     @property
     def random_seed(self) -> int:
+        """The seed of the first factors."""
         return self.options.random_seed
 
     @property
@@ -255,6 +194,7 @@ class PowerSGDState:
 
     @property
     def stats(self) -> HookStats:
+        """What the hook has done on this rank; zeros before the first backward."""
         if self._made is None:
             return HookStats(0, 0, 0, 0, 0, {})
         return HookStats(**self._made.stats())
@@ -271,6 +211,13 @@ class PowerSGDState:
         DDP does not tell a hook the names of parameters, and state is saved by name; so a state
         that is to be saved or loaded must meet its model before the first backward, on all ranks,
         and after it has been registered with :func:`batched_powerSGD_hook`, if it is that one's.
+
+        Args:
+            ddp: The model that the state is registered with.
+
+        Raises:
+            RuntimeError: The first backward is over.
+            HookStateError: The state was loaded, and is of another model, job or version.
         """
         if not self._parameters:
             if self._made is not None:
@@ -301,12 +248,19 @@ class PowerSGDState:
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PowerSGD; see :class:`q7x2.PowerSGD`.
+    """PowerSGD (Vogels et al., 2019); see :class:`q7x2.PowerSGD`. ``powersgd_hook`` is the same.
 
     >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.powerSGD_hook)
+
+    Args:
+        state: The arguments, and the state of the model's hook.
+        bucket: The gradients, from DDP.
+
+    Returns:
+        A future of the bucket's mean.
     """
-    return _hand_over(bucket, state._runner(bucket.buffer().device))
+    return hand_over(bucket, state._runner(bucket.buffer().device))
 
 
 powersgd_hook = powerSGD_hook
@@ -319,17 +273,34 @@ def batched_powerSGD_hook(
 
     >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.batched_powerSGD_hook)
+
+    Args:
+        state: The arguments, and the state of the model's hook.
+        bucket: The gradients, from DDP.
+
+    Returns:
+        A future of the bucket's mean.
+
+    Raises:
+        RuntimeError: ``state`` has been used with :func:`powerSGD_hook`.
     """
     if not state.options.batched:
         if state._made is not None:
             raise RuntimeError("this PowerSGDState is powerSGD_hook's: make another one")
         state.options = replace(state.options, batched=True)
-    return _hand_over(bucket, state._runner(bucket.buffer().device))
+    return hand_over(bucket, state._runner(bucket.buffer().device))
 
 
 @dataclass
 class PostLocalSGDState:
-    """PyTorch's arguments for :func:`post_localSGD_hook`."""
+    """PyTorch's arguments for :func:`post_localSGD_hook`.
+
+    Args:
+        process_group: The ranks to average over at first. None: the default group.
+        subgroup: The ranks to average over afterwards. None: the ranks of this host.
+        start_localSGD_iter: The iteration from which on only the subgroup averages.
+        post_local_gradient_allreduce: False: from then on gradients are not averaged at all.
+    """
 
     process_group: ProcessGroup | None
     subgroup: ProcessGroup | None
@@ -341,23 +312,30 @@ class PostLocalSGDState:
 def post_localSGD_hook(
     state: PostLocalSGDState, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Reduces over all ranks at first, then over the subgroup only.
+    """Reduces over all ranks at first, then over the subgroup only (Lin et al., 2020).
 
     The models are to be averaged from then on after the optimizer's step, for example by PyTorch's
     ``PeriodicModelAverager``.
 
     >>> state = q7x2.comm_hooks.PostLocalSGDState(None, None, start_localSGD_iter=100)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.post_localSGD_hook)
+
+    Args:
+        state: The arguments, and the state of the model's hook.
+        bucket: The gradients, from DDP.
+
+    Returns:
+        A future of the bucket's mean.
     """
     is_global = state.iter < state.start_localSGD_iter
     if bucket.is_last():
         state.iter += 1
     if is_global:
-        return _reduce(state.process_group, bucket, Allreduce())
+        return reduce_over(state.process_group, bucket, Allreduce())
     if not state.post_local_gradient_allreduce:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
     if state.subgroup is None:
         state.subgroup, _ = dist.new_subgroups()  # type: ignore[no-untyped-call]
-    return _reduce(state.subgroup, bucket, Allreduce())
+    return reduce_over(state.subgroup, bucket, Allreduce())

@@ -31,10 +31,10 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
             a float means seconds.
     """
 
+    _pg: dist.ProcessGroup | None
+
     def __init__(self, timeout: timedelta | float = timedelta(seconds=60)) -> None:
         super().__init__(timeout=duration_of("timeout", timeout))
-
-    _pg: dist.ProcessGroup | None
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
         name = f"torchft quorum {self._quorum_id}"
@@ -47,4 +47,5 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
         self._pg = None
 
     def getBackendName(self) -> str:
+        """The name that torchft shows, ``"torchft-q7x2"``."""
         return "torchft-q7x2"

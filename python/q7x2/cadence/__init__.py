@@ -1,4 +1,7 @@
-"""Methods that talk only now and then: DiLoCo, delayed updates, micro-batches."""
+"""Methods that communicate rarely or late: DiLoCo, delayed updates, micro-batches.
+
+docs/cadence.md says which method suits which link; docs/late_workers.md has micro-batches.
+"""
 
 from typing import TYPE_CHECKING
 

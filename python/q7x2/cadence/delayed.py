@@ -84,7 +84,7 @@ class PipelinedSGD:
 
     Raises:
         ValueError: An option is out of range, or ranks have different options or models.
-        TypeError: ``model`` or ``optimizer`` is none.
+        TypeError: ``model`` is not a module, or ``optimizer`` is not an optimizer.
     """
 
     def __init__(
@@ -182,8 +182,12 @@ class PipelinedSGD:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave on this rank.
 
-        Raises ValueError, and changes nothing, if it is of another model, another number of ranks
-        or another ``share``.
+        Args:
+            state: The dict of this rank.
+
+        Raises:
+            ValueError: It is of another model, another number of ranks or another ``share``.
+                Nothing has changed then.
         """
         shapes = [list(p.shape) for _, p in self._parameters]
         mine = self._group.size(), shapes, self._residual is None

@@ -31,8 +31,9 @@ class DiLoCo:
 
     An outer gradient is the change of a rank's weights since the last outer step: weights before
     minus weights after. Their mean over the ranks goes to the outer optimizer, which changes
-    the weights that all ranks share. One class covers local SGD, SlowMo, DiLoCo, Streaming DiLoCo
-    and SparseLoCo; docs/cadence.md has a table of their options and the papers.
+    the weights that all ranks share (DiLoCo, Douillard et al., 2023, arXiv 2311.08105). One class
+    covers local SGD, SlowMo, DiLoCo, Streaming DiLoCo and SparseLoCo; docs/cadence.md has a table
+    of their options and papers.
 
     >>> optimizer = q7x2.cadence.DiLoCo(model, torch.optim.AdamW(model.parameters()), sync_every=30)
     >>> loss_of(model(x), y).backward()
@@ -75,7 +76,8 @@ class DiLoCo:
         ValueError: An option is out of range, ranks have different options or models, a
             compressor is given for a group that has no q7x2 backend, or ``group`` has two ranks of
             a replica.
-        TypeError: ``model``, ``inner`` or ``outer`` is none.
+        TypeError: ``model`` is not a module, ``inner`` is not an optimizer, or ``outer`` is not an
+            :class:`OuterSGD`.
     """
 
     def __init__(
@@ -142,6 +144,9 @@ class DiLoCo:
         then, and the outer one has not: weights, momentum and residuals are as before it. After
         :meth:`rebind` the next call tries it again.
 
+        Args:
+            closure: Given to the inner optimizer's ``step``.
+
         Returns:
             What the inner optimizer's ``step`` returns.
 
@@ -168,7 +173,7 @@ class DiLoCo:
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients, as the inner optimizer does."""
+        """Reset the gradients, as the inner optimizer does with ``set_to_none``."""
         self.inner.zero_grad(set_to_none)
 
     @property

@@ -22,8 +22,8 @@ class MicroBatchEvent:
     """The shares of the ranks changed.
 
     Attributes:
-        step: Steps before it.
-        shares: Micro-batches of each rank from then on.
+        step: The number of steps before it.
+        shares: The number of micro-batches of each rank from then on.
     """
 
     step: int
@@ -127,7 +127,11 @@ class MicroBatches:
     def record(self, seconds: float) -> None:
         """Add a measured time of this rank's micro-batches; several add up.
 
-        Raises ValueError unless it is positive.
+        Args:
+            seconds: The time of all micro-batches that it covers.
+
+        Raises:
+            ValueError: It is not positive.
         """
         check_positive("seconds", seconds)
         self._seconds += seconds
@@ -153,7 +157,12 @@ class MicroBatches:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave, on as many ranks, with an equal ``total``.
 
-        Raises ValueError, and changes nothing, if it does not fit.
+        Args:
+            state: The dict, the same on all ranks.
+
+        Raises:
+            ValueError: It has another number of ranks or another ``total``. Nothing has changed
+                then.
         """
         shares = tuple(state["shares"])
         if len(shares) != len(self._shares) or sum(shares) != self._total:

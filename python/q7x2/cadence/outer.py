@@ -45,8 +45,8 @@ class OuterSGD:
 
         Args:
             weights: float32, of one dimension.
-            gradient: As ``weights``: what is to be subtracted, in the mean of the ranks.
-            momentum: As ``weights``; None if the factor is 0.
+            gradient: The mean outer gradient, which is subtracted. Shape and dtype of ``weights``.
+            momentum: The momentum, of the shape and dtype of ``weights``; None if the factor is 0.
             inner_rate: The learning rate of the inner optimizer, for ``divide_by_rate``.
         """
         scale = inner_rate if self.divide_by_rate else 1.0

@@ -34,13 +34,15 @@ class QuorumDiLoCoStats:
     """What a :class:`QuorumDiLoCo` has done on this rank since it was made.
 
     Attributes:
-        steps: Inner steps.
-        counted: Outer steps that this rank's outer gradient was part of.
-        missed: Outer steps that were closed without it, and that this rank followed.
-        skipped: Outer steps that it was far behind, so that it took the weights of another rank.
-        staleness: For how many outer steps in a row this rank's outer gradients have not counted.
-        message_bytes: Of this rank's outer gradients; each is sent to all other ranks.
-        waited_seconds: In which ``step`` waited for the end of an outer step.
+        steps: The number of inner steps.
+        counted: The number of outer steps that this rank's outer gradient was part of.
+        missed: The number of outer steps that were closed without it, and that this rank followed.
+        skipped: The number of outer steps after which this rank took the weights of another one,
+            because it was far behind.
+        staleness: The number of outer steps in a row in which this rank's outer gradients have not
+            counted.
+        message_bytes: The bytes of this rank's outer gradients; each is sent to all other ranks.
+        waited_seconds: Seconds in which ``step`` waited for the end of an outer step.
     """
 
     steps: int = 0
@@ -111,7 +113,8 @@ class QuorumDiLoCo:
     Raises:
         ValueError: An option is out of range, the group is too small, or ranks have different
             options or models.
-        TypeError: ``model``, ``inner`` or ``outer`` is none.
+        TypeError: ``model`` is not a module, ``inner`` is not an optimizer, or ``outer`` is not an
+            :class:`OuterSGD`.
     """
 
     def __init__(
@@ -223,6 +226,7 @@ class QuorumDiLoCo:
         """Take an inner step, and the outer one if it is due.
 
         Args:
+            closure: Given to the inner optimizer's ``step``.
             tokens: The weight of this step in the mean of the outer gradients.
 
         Returns:
@@ -247,7 +251,7 @@ class QuorumDiLoCo:
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients, as the inner optimizer does."""
+        """Reset the gradients, as the inner optimizer does with ``set_to_none``."""
         self.inner.zero_grad(set_to_none)
 
     def finish(self) -> None:

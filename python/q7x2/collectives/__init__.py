@@ -1,4 +1,7 @@
-"""Collectives beyond those of ``torch.distributed``: coded ones, and how the planner is steered."""
+"""Collectives beyond those of ``torch.distributed``: coded ones, and how the planner is steered.
+
+docs/compressed.md says what is lost, and docs/planner.md how algorithms are chosen.
+"""
 
 from typing import TYPE_CHECKING
 

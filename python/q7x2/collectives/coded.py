@@ -162,15 +162,29 @@ def reduce_scatter_tensor(
     """Give each rank its part of the sum of all ranks' inputs, with compressed messages.
 
     Contributions are encoded once; the owner adds in float32, in rank order, and keeps the sum
-    exactly.
+    exactly. :func:`all_reduce` says more about the arguments.
 
     Args:
         output: A tensor with as many elements as ``input`` divided by the world size, or a list.
         input: A tensor with world size times the elements of ``output``, part r for rank r, or a
             list.
-        residual: As many elements as ``input``; see :func:`all_reduce`, as for all others.
+        codec: The codec's name, ``"none"``, ``"blocks"`` or ``"auto"``. Equal on all ranks.
+        op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
+        group: The default group if None.
+        async_op: Return a work at once.
+        residual: Error feedback, a float32 tensor with as many elements as ``input``, or a list.
+        seed: The seed of the codec's random numbers. Equal on all ranks.
+        step: The place in the sequence of random numbers. Equal on all ranks.
+        nonfinite: ``"propagate"`` or ``"error"``.
+        max_error: The largest relative error, for ``"auto"``.
+        edges: Between which ranks messages are compressed. Equal on all ranks.
 
-    Returns and raises what :func:`all_reduce` does.
+    Returns:
+        The work if ``async_op``, else None.
+
+    Raises:
+        RuntimeError: As :func:`all_reduce`, or lengths do not fit.
+        ValueError: As :func:`all_reduce`.
     """
     from q7x2._core.groups import backend_of
 
@@ -200,14 +214,29 @@ def all_gather_into_tensor(
     """Collect all ranks' inputs on all ranks, with compressed messages.
 
     Each rank also decodes its own part from its own message, so all results are bit-identical.
+    :func:`all_reduce` says more about the arguments.
 
     Args:
         output_tensor: A tensor with world size times the elements of ``input_tensor``; part r comes
             from rank r. Or a list of such tensors.
         input_tensor: A tensor of the same length on all ranks, or a list of such tensors.
-        residual: As many elements as ``input_tensor``; see :func:`all_reduce`, as for all others.
+        codec: The codec's name, ``"none"`` or ``"auto"``. Equal on all ranks.
+        group: The default group if None.
+        async_op: Return a work at once.
+        residual: Error feedback, a float32 tensor with as many elements as
+            ``input_tensor``, or a list.
+        seed: The seed of the codec's random numbers. Equal on all ranks.
+        step: The place in the sequence of random numbers. Equal on all ranks.
+        nonfinite: ``"propagate"`` or ``"error"``.
+        max_error: The largest relative error, for ``"auto"``.
+        edges: Between which ranks messages are compressed. Equal on all ranks.
 
-    Returns and raises what :func:`all_reduce` does.
+    Returns:
+        The work if ``async_op``, else None.
+
+    Raises:
+        RuntimeError: As :func:`all_reduce`, or lengths do not fit.
+        ValueError: As :func:`all_reduce`.
     """
     from q7x2._core.groups import backend_of
 

@@ -1,4 +1,7 @@
-"""Embedding tables that ranks own parts of, and of which only the rows travel that a step uses."""
+"""Embedding tables whose rows are divided among the ranks; only the rows that a step uses travel.
+
+docs/embedding.md has examples and measurements.
+"""
 
 from typing import TYPE_CHECKING
 

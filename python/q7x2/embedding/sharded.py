@@ -141,6 +141,7 @@ class ShardedEmbedding(nn.Module):
 
     @property
     def stats(self) -> EmbeddingStats:
+        """What it has done on this rank since it was made."""
         return EmbeddingStats(
             steps=self._updates.applied,
             in_flight=len(self._updates.in_flight),
@@ -216,6 +217,12 @@ class ShardedEmbedding(nn.Module):
 
         It pushes the gradient and waits for it. See :func:`q7x2.embedding.clip_grad_norm_`.
 
+        Args:
+            norm_type: The type of the norm; ``inf`` is the largest magnitude.
+
+        Returns:
+            The norm, a tensor of no dimensions.
+
         Raises:
             ValueError: ``staleness`` is not 0.
         """
@@ -233,7 +240,7 @@ class ShardedEmbedding(nn.Module):
         """Drop the gradients of the step that has not ended, to skip it. All ranks call it.
 
         Pushes of earlier steps are not dropped. ``zero_grad()`` of a module that contains this one
-        does not reach it; :meth:`step` leaves no gradient behind.
+        does not reach it; :meth:`step` leaves no gradient behind. ``set_to_none`` has no effect.
         """
         self._updates.skip()
 
@@ -250,7 +257,14 @@ class ShardedEmbedding(nn.Module):
 
     @torch.no_grad()
     def load_table(self, table: Tensor) -> None:
-        """Take this rank's rows from a whole table of shape (rows, dim); not a collective call."""
+        """Take this rank's rows from a whole table; not a collective call.
+
+        Args:
+            table: All rows, of shape (rows, dim), of any dtype, on any device.
+
+        Raises:
+            ValueError: The table has another shape.
+        """
         if tuple(table.shape) != (self.rows, self.dim):
             raise ValueError(
                 f"expected a table of shape ({self.rows}, {self.dim}), got {tuple(table.shape)}"

@@ -1,4 +1,7 @@
-"""What was measured of hosts and network: read from files, and shown to a person."""
+"""What was measured of hosts and network: read from files, and shown to a person.
+
+docs/fabric.md says what a Fabric has.
+"""
 
 from typing import TYPE_CHECKING
 

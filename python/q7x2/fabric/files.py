@@ -13,9 +13,16 @@ class FabricError(RuntimeError):
 
 
 def load(text: str) -> dict[str, Any]:
-    """The Fabric of a JSON ``text``, checked and with every field there; see docs/fabric.md.
+    """Read a Fabric from JSON; see docs/fabric.md.
 
-    Raises FabricError, which names the place that is wrong.
+    Args:
+        text: The JSON, as ``q7x2 fabric probe --out FILE`` writes it.
+
+    Returns:
+        The Fabric as a dict. It is checked, and every field is there.
+
+    Raises:
+        FabricError: The text is no Fabric. The message names the place that is wrong.
     """
     from q7x2._core.extension import load as load_extension
 
@@ -27,7 +34,18 @@ def load(text: str) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The Fabric in a file. Raises FabricError, which names the file and what is wrong."""
+    """Read a Fabric from a file; see :func:`load`.
+
+    Args:
+        path: A file with JSON.
+
+    Returns:
+        The Fabric as a dict.
+
+    Raises:
+        FabricError: The file cannot be read, or has no Fabric. The message names the file and what
+            is wrong.
+    """
     try:
         text = path.read_text()
         if not text.strip():

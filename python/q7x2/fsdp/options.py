@@ -88,17 +88,19 @@ class Sharded:
             )
 
     def compresses(self, name: str, dimensions: int) -> bool:
-        """Whether the parameter of this name goes through the codecs."""
+        """Whether the parameter ``name``, which has ``dimensions`` dimensions, is compressed."""
         if dimensions < 2 and not self.compress_vectors:
             return False
         return not matches(name, self.full_precision)
 
     @property
     def compresses_shards(self) -> bool:
+        """Whether any message of FSDP2 is compressed."""
         return self.gradients != NONE or self.weights != NONE
 
     @property
     def sends_differences(self) -> bool:
+        """Whether all-gathers send differences of weights instead of weights."""
         return self.weights not in (NONE, BF16)
 
     def recipe(self) -> dict[str, Any]:
@@ -128,11 +130,16 @@ def check_fixed(option: str, name: Any) -> None:
 
 @dataclass(frozen=True)
 class ShardedStats(HookStats):
-    """What compressed FSDP2 has done on this rank; :class:`HookStats` counts the gradients.
-
-    Skipped steps are counted if :func:`attach` was given a scaler.
+    """What compressed FSDP2 has done on this rank since it was attached.
 
     Attributes:
+        steps: The number of backwards whose gradients were reduced.
+        skipped_steps: How many of these had Inf or NaN. They are counted if :func:`attach` was
+            given a scaler.
+        buckets: The number of gradients that FSDP2 has handed over, each of one module.
+        gradient_bytes: The bytes of these gradients.
+        message_bytes: The bytes that were sent for them.
+        cpu_seconds: CPU seconds by phase.
         weight_bytes: The uncompressed bytes of the weights that this rank has given to all-gathers.
         weight_message_bytes: The bytes that it has sent for them.
         gathers: The number of all-gathers that sent weights or differences.

@@ -1,4 +1,7 @@
-"""Process groups: how they are made, described, and made anew."""
+"""Process groups: how they are made, described, and made anew.
+
+docs/recovery.md says how a job goes on after a failure.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -14,8 +14,11 @@ class Description:
     """A group, as :func:`describe` found it. ``print`` shows it as text."""
 
     name: str
+    """What error messages call the group."""
     rank: int
+    """This process's rank in the group."""
     world_size: int
+    """The number of ranks."""
     hosts: list[dict[str, Any]]
     """``host``, ``ranks`` (in the group) and ``pids`` of each, the host of rank 0 first."""
     peers: list[dict[str, Any]]

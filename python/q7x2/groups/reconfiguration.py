@@ -40,7 +40,16 @@ def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
 def reconfigure_handles(group: dist.ProcessGroup | None = None) -> list[str]:
     """Return the handles of all ranks of ``group``, by rank, without communication.
 
-    It also works if the group has failed. None means the default group.
+    It also works if the group has failed.
+
+    Args:
+        group: A q7x2 group; the default group if None.
+
+    Returns:
+        One handle per rank, as :func:`reconfigure` takes them.
+
+    Raises:
+        ValueError: The group has no q7x2 backend.
     """
     from q7x2._core.groups import backend_of
 

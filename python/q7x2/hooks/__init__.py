@@ -1,4 +1,7 @@
-"""Communication hooks of DDP: what they send, and what they keep."""
+"""Communication hooks of DDP: what they send, and what they keep.
+
+docs/hooks.md compares them; :func:`attach` takes one.
+"""
 
 from typing import TYPE_CHECKING
 

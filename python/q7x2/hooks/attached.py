@@ -52,7 +52,16 @@ class HookStats:
 
 @dataclass(frozen=True)
 class HookEvent:
-    """A phase of a bucket, or a ``"collective"``; times in seconds of ``time.monotonic()``."""
+    """A phase of a bucket's reduction, or one of its collectives, on this rank.
+
+    Attributes:
+        step: The number of reductions before this one.
+        bucket: The index of DDP's bucket.
+        name: The name of the phase, or ``"collective"``.
+        lane: The index of the process group that a collective used; 0 for a phase.
+        begin: When it began, in seconds of ``time.monotonic()``.
+        end: When it ended, in seconds of ``time.monotonic()``.
+    """
 
     step: int
     bucket: int
@@ -96,6 +105,7 @@ class Attached(ObeysPolicies):
 
     @property
     def stats(self) -> HookStats:
+        """What the hook has done on this rank since it was attached."""
         return HookStats(**self._runner.stats())
 
     @property
@@ -111,7 +121,11 @@ class Attached(ObeysPolicies):
         return step
 
     def trace(self, enabled: bool = True) -> None:
-        """Record from now on what :meth:`take_events` returns, or stop."""
+        """Record from now on what :meth:`take_events` returns, or stop.
+
+        Args:
+            enabled: False stops. Nothing is recorded until the first call.
+        """
         self._runner.trace(enabled)
 
     def take_events(self) -> list[HookEvent]:
@@ -195,7 +209,7 @@ class Attached(ObeysPolicies):
             self._before_forward(model, call)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all that the hook remembers; of what each rank has for itself, this rank's.
+        """A copy of the hook's state: what all ranks share, and what this rank has for itself.
 
         It holds ``"shared"``, equal on all ranks, and ``"local"``, by rank. Loaded on as many
         ranks, training goes on with the bits of one that was not stopped. What policies conclude

@@ -37,13 +37,17 @@ class Job:
 
 
 class HookOptions(Protocol):
-    """One algorithm and its options."""
+    """What all hooks have in common: one algorithm and its options, for :func:`attach`."""
 
     def lanes(self, on_q7x2: bool) -> int:
-        """How many process groups the hook needs for itself, over q7x2 or another backend."""
+        """How many process groups the hook needs for itself.
+
+        Args:
+            on_q7x2: Whether the backend of the model's group is q7x2.
+        """
 
     def factory(self, job: Job) -> Any:
-        """The C++ hook's, ready to be made."""
+        """The factory of the hook in C++, for the parameters and the group that ``job`` names."""
 
     def recipe(self) -> dict[str, Any]:
         """What a checkpoint of its state must have in common with it."""
@@ -95,6 +99,10 @@ class FullPrecision:
         burst_steps: The number of steps of a burst.
         full_precision: Patterns of names of parameters that are never compressed, for example
             ``("*embedding*", "*.bias")``.
+
+    Raises:
+        ValueError: An option is out of its range, or a codec does not exist; from :func:`attach`, a
+            pattern matches no parameter.
     """
 
     start_iter: int = 0

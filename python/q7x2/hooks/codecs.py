@@ -99,6 +99,8 @@ class Coded(FullPrecision):
 class Quantize(Coded):
     """Send gradients through a codec; what it loses is added to the next gradients.
 
+    This is error feedback (Karimireddy et al., 2019, arXiv 1901.09847).
+
     Args:
         codec: The codec's name, as ``q7x2.all_reduce`` takes it: ``"int8"``,
             ``"hadamard+int4:g=128"``, ``"topk:0.01+int8"``.
@@ -174,7 +176,7 @@ class TopK(Coded):
         check_whole("warmup_stages", self.warmup_stages, 0)
 
     def codec_at(self, ratio: float) -> str:
-        """The codec's name for this ratio."""
+        """The codec's name if the part ``ratio`` of each parameter is sent."""
         select = "topk" if self.selection == "exact" else "sampled"
         name = f"{select}:{ratio:.6g}"
         return name if self.values == "fp32" else f"{name}+{self.values}"
@@ -249,6 +251,7 @@ class SignSGD(Coded):
 
     Args:
         momentum: The factor of each rank's moving average, whose signs are sent; 0: the gradients'.
+        random_seed: The seed of the random votes.
     """
 
     momentum: float = 0.9

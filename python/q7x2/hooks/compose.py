@@ -70,7 +70,7 @@ class Compose:
         return max(hook.lanes(on_q7x2) for hook in self.hooks.values())
 
     def owner_of(self, name: str) -> int:
-        """The position of the hook that reduces the parameter of this name."""
+        """The position in ``hooks`` of the hook that reduces the parameter ``name``."""
         for i, pattern in enumerate(self.hooks):
             if fnmatchcase(name, pattern):
                 return i

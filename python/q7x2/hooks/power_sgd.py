@@ -88,7 +88,7 @@ class PowerSGD(FullPrecision):
         return isinstance(self.rank, int)
 
     def rank_of(self, name: str) -> int:
-        """The rank asked for this parameter, before its shape limits it; 0: sent whole."""
+        """The rank asked for the parameter ``name``, before its shape limits it; 0: sent whole."""
         if matches(name, self.full_precision):
             return 0
         if isinstance(self.rank, int):

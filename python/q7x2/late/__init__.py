@@ -1,4 +1,7 @@
-"""Updates that do not wait for late ranks."""
+"""Updates that do not wait for late ranks.
+
+docs/late_workers.md says which one to take.
+"""
 
 from typing import TYPE_CHECKING
 

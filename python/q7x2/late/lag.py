@@ -42,7 +42,7 @@ class LagEvent:
     """A mode became the current one.
 
     Attributes:
-        version: The first version that was made in it is the one after this.
+        version: The last version that was made before it.
         mode: ``"eager"``, ``"buffered"`` or ``"epochs"``.
         mean: The mean of the lags of all ranks when it was chosen.
         spread: The largest lag less the smallest one.
@@ -67,11 +67,11 @@ class FollowLag:
     back, the sum must be below the limit by ``margin``.
 
     Args:
-        buffered: Above it the mode is ``"buffered"``.
-        epochs: Above it the mode is ``"epochs"``; more than ``buffered``.
+        buffered: The lag above which the mode is ``"buffered"``.
+        epochs: The lag above which the mode is ``"epochs"``; more than ``buffered``.
         margin: The share of a limit by which the lag must be below it to switch back, at least 0
             and less than 1.
-        hold: Versions for which a mode holds at least.
+        hold: The number of versions for which a mode holds at least.
 
     Raises:
         ValueError: An option is out of range.

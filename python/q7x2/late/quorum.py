@@ -30,12 +30,13 @@ class QuorumSGDStats:
     """What a :class:`QuorumSGD` has done on this rank since it was made.
 
     Attributes:
-        counted: Steps that this rank's gradient was part of.
-        missed: Steps that were closed without this rank's gradient, and that it followed.
-        skipped: Steps that it was far behind, so that it took the state of another rank after them.
-        waited_seconds: From the calls of ``step`` to the ends of their steps.
-        staleness: Steps that the last gradient was late when it counted or was given up: 0 if it
-            counted.
+        counted: The number of steps that this rank's gradient was part of.
+        missed: The number of steps that were closed without this rank's gradient, and that it
+            followed.
+        skipped: The number of steps after which this rank took the state of another one, because it
+            was far behind.
+        waited_seconds: Seconds between the calls of ``step`` and the ends of their steps.
+        staleness: The number of steps by which the last gradient was late: 0 if it counted.
     """
 
     counted: int = 0
@@ -81,7 +82,7 @@ class QuorumSGD:
     Raises:
         ValueError: An option is out of range, the group is too small, or ranks have different
             options or models.
-        TypeError: ``model`` or ``optimizer`` is none.
+        TypeError: ``model`` is not a module, or ``optimizer`` is not an optimizer.
     """
 
     def __init__(

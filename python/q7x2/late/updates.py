@@ -32,13 +32,13 @@ class StaleSGDStats:
     """What a :class:`StaleSGD` has done on this rank since it was made.
 
     Attributes:
-        steps: Calls of ``step``: backwards of this rank.
-        sent: Gradients that this rank has sent; in the mode ``"epochs"`` each is the sum of those
-            of ``send_every`` backwards.
-        staleness: Of the last one: versions between the weights that it was computed with and
-            those that it was applied to.
-        largest_staleness: Of all of them.
-        waited_seconds: In which ``step`` and ``sync`` waited for other ranks.
+        steps: The number of calls of ``step``, which is the number of backwards of this rank.
+        sent: The number of gradients that this rank has sent. In the mode ``"epochs"`` each is the
+            sum of those of ``send_every`` backwards.
+        staleness: The staleness of the last gradient: the number of versions between the weights
+            that it was computed with and those that it was applied to.
+        largest_staleness: The largest staleness of all gradients.
+        waited_seconds: Seconds in which ``step`` and ``sync`` waited for other ranks.
     """
 
     steps: int = 0
@@ -106,7 +106,7 @@ class StaleSGD:
 
     Raises:
         ValueError: An option is out of range, or ranks have different options or models.
-        TypeError: ``model`` or ``optimizer`` is none.
+        TypeError: ``model`` is not a module, or ``optimizer`` is not an optimizer.
     """
 
     def __init__(

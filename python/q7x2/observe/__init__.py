@@ -1,4 +1,7 @@
-"""Numbers and records of a running job, for programs and dashboards."""
+"""Numbers and records of a running job, for programs and dashboards.
+
+docs/seeing.md has examples.
+"""
 
 from typing import TYPE_CHECKING
 

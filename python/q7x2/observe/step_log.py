@@ -24,8 +24,8 @@ def log_step(loss: float | None = None) -> None:
             ranks may give different losses; the report shows their mean.
 
     Raises:
-        TypeError: ``loss`` is no number. A tensor must be converted with ``.item()``, which waits
-            for the device.
+        TypeError: ``loss`` is not a number. Convert a tensor with ``.item()``, which waits for the
+            device.
         ValueError: ``loss`` is infinite.
     """
     if loss is not None:

@@ -49,7 +49,7 @@ def add_to_trace(path: str | os.PathLike[str], hook: Attached | None = None) -> 
     Raises:
         RuntimeError: There is no q7x2 group in this process.
         OSError: The file cannot be read or written.
-        ValueError: The file is no trace of ``torch.profiler``, or the hook has recorded nothing
+        ValueError: The file is not a trace of ``torch.profiler``, or the hook has recorded nothing
             because :meth:`Attached.trace` was not called.
     """
     file = pathlib.Path(path)

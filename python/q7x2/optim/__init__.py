@@ -1,4 +1,7 @@
-"""Optimizers, and what setting to train with."""
+"""Optimizers, and advice on which settings to train with.
+
+docs/kfac.md and docs/hooks.md have the optimizers, and docs/policy.md the advice.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -38,9 +38,9 @@ class Proposal:
     Attributes:
         hook: What to give to :func:`attach`.
         bucket_cap_mb: What to give to ``DistributedDataParallel``.
-        step_seconds: Of a forward and backward with its reduction, without the optimizer.
+        step_seconds: Seconds of a forward and backward with its reduction, without the optimizer.
         is_measured: ``step_seconds`` is the time of real steps, not a prediction.
-        reduce_seconds: Of the reduction alone, with nothing beside it.
+        reduce_seconds: Seconds of the reduction alone, while nothing is computed.
         accumulate: Backwards per reduction with which communication costs at most ``overhead`` of
             the computing time: :class:`Accumulate`, or a batch as many times larger.
         local_steps: The interval of local SGD or :class:`DiLoCo` with which messages of as many
@@ -78,11 +78,14 @@ class Advice:
     """What :func:`advise` found. ``print`` shows it as text.
 
     Attributes:
-        proposals: Those whose steps were measured, the fastest first; then the predicted ones.
-        compute_seconds: Of a forward and backward without communication, on the slowest rank.
-        gradient_bytes: Of all gradients, on one rank.
-        dense_seconds: Of the fastest measured proposal that compresses nothing.
-        overhead: What ``accumulate`` and ``local_steps`` of the proposals aim at.
+        proposals: First those whose steps were measured, the fastest first, then the predicted
+            ones.
+        compute_seconds: Seconds of a forward and backward without communication, on the slowest
+            rank.
+        gradient_bytes: The bytes of all gradients, on one rank.
+        dense_seconds: Seconds of a step with the fastest measured proposal that compresses nothing.
+        overhead: The share of the computing time that communication may cost with ``accumulate``
+            or ``local_steps`` of the proposals.
     """
 
     proposals: Sequence[Proposal]
@@ -172,8 +175,8 @@ def advise(
         step: Runs one forward and backward of the model that it is given, ``model`` or a
             DistributedDataParallel of it, on a batch of the usual size.
         group: The process group. The default group if None.
-        hooks: Those to propose. By default dense, bf16, int8, hadamard+int4:g=128 and PowerSGD of
-            rank 8 and 4.
+        hooks: The hooks to propose. By default dense, bf16, int8, hadamard+int4:g=128 and PowerSGD
+            of ranks 8 and 4.
         buckets_mb: Sizes of DDP's buckets to propose, in MiB.
         repeats: Steps and reductions of each kind that are measured, after those that warm up.
         trials: Proposals that are tried in real steps: those with the shortest predictions. The

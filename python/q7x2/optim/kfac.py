@@ -28,8 +28,8 @@ class KFACStats:
         steps: Steps so far.
         inverses: Inverses that were made, by all ranks together.
         kept_inverses: Inverses that were due and kept, because their factor had changed little.
-        factor_bytes: Of the messages with factors; one all-reduce counts its tensor once.
-        inverse_bytes: Of the messages with inverses; one broadcast counts its tensor once.
+        factor_bytes: The bytes of all messages with factors; an all-reduce counts its tensor once.
+        inverse_bytes: The bytes of all messages with inverses; a broadcast counts its tensor once.
     """
 
     steps: int = 0
@@ -62,7 +62,7 @@ class KFAC(torch.optim.Optimizer):
         lr: The learning rate.
         params: Parameters of ``model``, or parameter groups with any of ``lr``, ``momentum``,
             ``weight_decay`` and ``damping``. None: all that need gradients.
-        momentum: Of the steps, as in SGD.
+        momentum: The factor of the momentum, as in SGD.
         weight_decay: Added to the preconditioned gradient, times the parameter.
         damping: λ, added to the factors' product before the inversion, and divided between the two
             by their traces.
@@ -82,7 +82,7 @@ class KFAC(torch.optim.Optimizer):
     Raises:
         ValueError: An option is out of range, the model has no layer to precondition, or ranks have
             different options or layers.
-        TypeError: ``model`` is no module.
+        TypeError: ``model`` is not a module.
     """
 
     def __init__(
@@ -188,6 +188,12 @@ class KFAC(torch.optim.Optimizer):
         If a message fails, nothing has changed on this rank, and the step can be tried again with
         another default group.
 
+        Args:
+            closure: Called first, with gradients enabled.
+
+        Returns:
+            What ``closure`` returns, or None.
+
         Raises:
             FloatingPointError: A factor has Inf or NaN, or cannot be inverted, on all ranks alike.
             torch.distributed.DistBackendError: A rank died, or another failure of the group.
@@ -217,7 +223,11 @@ class KFAC(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients, and forget the statistics that belong to them."""
+        """Reset the gradients, and forget the statistics that belong to them.
+
+        Args:
+            set_to_none: Set the gradients to None instead of zero.
+        """
         super().zero_grad(set_to_none)
         for layer in self._layers:
             layer.discard()

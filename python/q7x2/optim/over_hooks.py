@@ -37,7 +37,14 @@ class _OverHook(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. As with other optimizers, parameters without a gradient are left alone."""
+        """Take one step. As with other optimizers, parameters without a gradient are left alone.
+
+        Args:
+            closure: Called first, with gradients enabled.
+
+        Returns:
+            What ``closure`` returns, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -11,6 +11,8 @@ from q7x2._core.option_checks import check_whole
 class OverlapOptions:
     """All-gathers of updated weights that overlap the next forward; see docs/forward_overlap.md.
 
+    Half of each all-reduce overlaps backward, as in DeAR (Zhang et al., 2023, arXiv 2302.12445).
+
     What is None is chosen: the first seven steps are DDP's own, six of them are measured, and a
     simulation finds the fastest options. On devices other than the CPU, with one rank, or if ranks
     do not step after each backward, chunks are of 4 MiB instead, the window is 2, and early is 0.

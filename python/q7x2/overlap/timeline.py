@@ -30,8 +30,10 @@ class ForwardTimeline:
         costs: What a step consists of, measured in the first steps.
         candidates: What the options were chosen from, the chosen one first.
         predicted: What happens to each chunk, in the order of all-gathers.
-        measured: The same in a step of this rank. Empty until some steps on shards have been taken.
-        measured_seconds: Of a step, the median of some of this rank; None until then.
+        measured: What happened to each chunk in a step of this rank. Empty until some steps on
+            shards have been taken.
+        measured_seconds: Seconds of a step, the median over some steps of this rank; None until
+            then.
         decisions: What trials have found: whether steps overlap at all. The last is in force.
     """
 
@@ -44,16 +46,16 @@ class ForwardTimeline:
 
     @property
     def predicted_seconds(self) -> float:
-        """Of a step."""
+        """The seconds of a step that the simulation predicts for the chosen options."""
         return self.candidates[0].seconds
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as JSON."""
+        """Write it to the file ``path``, as JSON."""
         Path(path).write_text(json.dumps(asdict(self), indent=1))
 
     @staticmethod
     def load(path: str | Path) -> ForwardTimeline:
-        """Read what :meth:`save` has written.
+        """Read what :meth:`save` has written to the file ``path``.
 
         Raises:
             OSError: The file cannot be read.

@@ -1,4 +1,7 @@
-"""The planner's choices: shown, measured, simulated, and taken from files."""
+"""The planner's choices: shown, measured, simulated, and taken from files.
+
+docs/planner.md says how a choice is made.
+"""
 
 from typing import TYPE_CHECKING
 

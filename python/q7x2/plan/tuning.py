@@ -37,19 +37,23 @@ _MOST_CALLS = 50
 
 @dataclass(frozen=True)
 class Measurement:
-    """What ``tune`` found about one algorithm for one collective and size."""
+    """What :func:`tune` found about one algorithm for one collective and size.
+
+    Attributes:
+        collective: The name of the collective, such as ``"all_reduce"``.
+        bytes: Bytes of the tensor, or of each rank's part in collectives with parts.
+        algorithm: As :func:`algorithm` takes it, ``"aggregator:2"``.
+        predicted: The seconds of a call that the cost model predicts.
+        measured: The seconds of a call on the slowest rank; the median over the rounds.
+        chosen: Whether calls of this size use it from now on, unless they force another one.
+    """
 
     collective: str
     bytes: int
-    """Bytes of the tensor, or of each rank's part in collectives with parts."""
     algorithm: str
-    """As ``q7x2.collectives.algorithm`` takes it, ``"aggregator:2"``."""
     predicted: float
-    """Seconds."""
     measured: float
-    """The seconds of a call on the slowest rank; the median over the rounds."""
     chosen: bool
-    """Whether calls of this size use it from now on, unless they force another one."""
 
 
 def tune(
@@ -88,7 +92,8 @@ def tune(
         All measurements, by collective, size and measured time; the same on all ranks.
 
     Raises:
-        TypeError, ValueError: An argument is wrong, or differs between ranks. Raised on all ranks.
+        TypeError: An argument has the wrong type. Raised on all ranks.
+        ValueError: An argument is wrong, or differs between ranks. Raised on all ranks.
         RuntimeError: A rank has no memory for the tensors, or rank 0 cannot write ``out``. Raised
             on all ranks.
 

@@ -1,4 +1,7 @@
-"""Policies: what is compressed how, and how often ranks talk."""
+"""Policies: how each gradient is compressed, and how often ranks communicate.
+
+docs/policy.md has examples.
+"""
 
 from typing import TYPE_CHECKING
 

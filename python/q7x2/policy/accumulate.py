@@ -10,12 +10,12 @@ from q7x2.policy.policy import Decision, Facts, Policy
 
 
 class Accumulate(Policy):
-    """Reduce gradients once in so many backwards; the others add to them on their rank.
+    """Reduce gradients in every k-th backward; the others only add to them on their rank.
 
     >>> policy = q7x2.policy.Accumulate(q7x2.policy.FollowBandwidth(share=0.2, most=8))
 
     Args:
-        reduce_every: The number of backwards, or a function of :class:`CadenceFacts`:
+        reduce_every: The number of backwards per reduction, or a function of :class:`CadenceFacts`:
             :class:`FollowBandwidth`, :class:`PostLocal`, :class:`Tighten`. ``step`` is then the
             number of reductions, ``wire_seconds`` the time in which messages of one reduction were
             under way, and ``step_seconds`` that of one backward without them. They are measured in

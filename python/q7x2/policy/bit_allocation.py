@@ -10,15 +10,15 @@ from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, 
 
 
 class BitAllocation(Policy):
-    """Each gradient gets the codec that makes the bytes of all fewest for no more error.
+    """Choose a codec per gradient: the fewest bytes of all gradients for no more error.
 
     Every ``decide_every`` reductions, all ranks measure what each codec would lose of each
     gradient. The relative squared errors of the choice are together no more than those of ``codec``
     alone (L-GreCo, Markov et al., 2024).
 
     Args:
-        codec: What the others are compared with.
-        choices: Codecs to choose from beside it.
+        codec: The codec whose error is not to be exceeded.
+        choices: Further codecs to choose from.
         decide_every: Reductions between two choices.
         names: Patterns of the parameters that it decides about.
 

@@ -48,8 +48,8 @@ class ErrorBudget(Policy):
         layer_error: The largest relative error of one gradient; None: any.
         total_error: The largest relative error of all gradients together; None: any.
         measure_every: Reductions between two measurements.
-        max_rise: See above. Validate once before the first step, so that it is known how far the
-            loss has fallen.
+        max_rise: The largest rise of a validation loss, as a share; see above. Validate once before
+            the first step, so that it is known how far the loss has fallen.
         probe_every: Validations between two dense probes; None: no probes.
         probe_steps: A quarter of the steps of a probe. More of them give a more certain estimate.
         tolerance: The harm that is to be found. Half of it is what the estimate is compared with.

@@ -44,12 +44,12 @@ class ObeysPolicies:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """Those given to :func:`attach`."""
+        """The policies given to :func:`attach`."""
         return () if self._driver is None else tuple(self._driver.policies)
 
     @property
     def cadence(self) -> int:
-        """A reduction after so many backwards: divide losses by it to get their mean."""
+        """The number of backwards per reduction: divide losses by it to get their mean."""
         return 1 if self._driver is None else self._driver.cadence
 
     @property
@@ -83,7 +83,7 @@ class ObeysPolicies:
 
         Args:
             keep: Snapshots that are kept.
-            objects: What has ``state_dict`` and ``load_state_dict``, and changes in training.
+            **objects: What has ``state_dict`` and ``load_state_dict``, and changes in training.
 
         Raises:
             TypeError: An object has no state.
@@ -122,7 +122,7 @@ class ObeysPolicies:
         residuals. Otherwise a snapshot is taken, if there is a guard.
 
         Args:
-            validation_loss: Of this rank. The mean over the ranks counts.
+            validation_loss: The loss of this rank. The mean over the ranks counts.
 
         Raises:
             DivergenceError: The training has diverged and there is no guard; or it has diverged

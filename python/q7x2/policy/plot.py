@@ -17,6 +17,12 @@ _MARKS = {"divergence": VERMILION, "roll_back": BLUE}
 def plot_policy(policy: Policy) -> Figure:
     """Draw the history of a policy: validation losses, relative errors and levels over the steps.
 
+    Args:
+        policy: The policy whose ``history`` is drawn.
+
+    Returns:
+        A figure of matplotlib with three diagrams; ``figure.savefig(FILE)`` writes it.
+
     Raises:
         ImportError: matplotlib is missing: ``pip install 'q7x2[draw]'``.
     """

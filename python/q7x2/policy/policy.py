@@ -27,9 +27,9 @@ class GradientFacts:
     Attributes:
         gradient: The root of the sum over the ranks of squared L2 norms of gradients, each divided
             by the number of ranks.
-        residual: The same of the residuals before the step: what the last step held back.
+        residual: The same root for the residuals before the step, which the last step held back.
         uses: Ranks on which the gradient was not all zeros.
-        errors: By candidate, the squared error that this codec would make, summed over the ranks.
+        errors: The squared error that each candidate would make, summed over the ranks.
     """
 
     gradient: float
@@ -50,12 +50,13 @@ class Facts:
     """What the ranks know of the last reduction. All ranks have the same facts, bit for bit.
 
     Attributes:
-        step: Its number: reductions before it.
+        step: The number of reductions before it.
         is_finite: No gradient had Inf or NaN.
-        step_seconds: From the reduction before it to this one, a mean over the ranks; 0: unknown.
-        wire_seconds: Of these, while messages were under way.
-        gradients: By parameter name, what was measured of those that the hook compresses. Empty if
-            no policy had asked for it.
+        step_seconds: Seconds from the reduction before it to this one, a mean over the ranks; 0 if
+            they are unknown.
+        wire_seconds: The part of ``step_seconds`` in which messages were under way.
+        gradients: What was measured of each gradient that the hook compresses, by the name of the
+            parameter. Empty if no policy had asked for it.
     """
 
     step: int
@@ -98,9 +99,9 @@ class Decision:
     """What a policy wants from the next reduction on, until it decides otherwise.
 
     Args:
-        parameters: By name. Parameters that are left out are treated as the policies before this
-            one decided, or as the hook's options say.
-        cadence: A reduction after so many backwards; see :meth:`Attached.accumulate`.
+        parameters: The treatments by the names of parameters. Parameters that are left out are
+            treated as the policies before this one decided, or as the hook's options say.
+        cadence: The number of backwards per reduction; see :meth:`Attached.accumulate`.
         measures: The next reduction is to be measured: its facts have ``gradients``.
         candidates: Codecs whose errors are to be measured too.
     """
@@ -112,7 +113,12 @@ class Decision:
 
 
 class Verdict(Enum):
-    """What a policy says of a validation."""
+    """What a policy says of a validation.
+
+    Attributes:
+        GOOD: The training goes on.
+        DIVERGED: The training has diverged, and is rolled back if :meth:`Attached.guard` allows it.
+    """
 
     GOOD = "good"
     DIVERGED = "diverged"
@@ -123,10 +129,10 @@ class PolicyEvent:
     """Something that a policy did, or noticed.
 
     Attributes:
-        step: Reductions before it.
+        step: The number of reductions before it.
         kind: For example ``"validation"``, ``"level"``, ``"alarm"`` or ``"roll_back"``.
         parameter: The name of the parameter; empty: all of them.
-        value: Of what ``kind`` says: a loss, a relative error.
+        value: A loss or a relative error, as ``kind`` says.
         level: The compressor that holds from then on; empty if the event is about none.
     """
 
@@ -144,7 +150,7 @@ class Policy:
     policy must depend on nothing else: no clock, and no random numbers that ranks do not share.
 
     Attributes:
-        history: What it did and noticed, oldest first.
+        history: The :class:`PolicyEvent` of all that it did and noticed, oldest first.
     """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
@@ -165,7 +171,14 @@ class Policy:
         return f"{type(self).__name__}({', '.join(given)})"
 
     def bind(self, parameters: Mapping[str, int]) -> None:
-        """Get to know the model: elements by parameter name. Called once, before all others."""
+        """Get to know the model. Called once, before all other methods.
+
+        Args:
+            parameters: The number of elements by the name of the parameter.
+
+        Raises:
+            ValueError: A pattern of names fits no parameter.
+        """
 
     def possible(self) -> Sequence[Decision]:
         """Examples of all treatments that it may decide on: :func:`attach` checks them."""
@@ -176,16 +189,21 @@ class Policy:
 
         Args:
             step: Reductions so far.
-            facts: Of the last reduction; None before the first one and after a roll-back.
+            facts: The facts of the last reduction; None before the first one and after a roll-back.
         """
         return Decision()
 
     def observe(self, validation_loss: float, step: int) -> Verdict:
-        """Take note of a validation loss, a mean over the ranks, after ``step`` reductions."""
+        """Take note of a validation loss.
+
+        Args:
+            validation_loss: The mean of the ranks' losses.
+            step: Reductions so far.
+        """
         return Verdict.GOOD
 
     def validation_due(self, step: int) -> bool:
-        """Whether it wants a validation now."""
+        """Whether it wants a validation after ``step`` reductions."""
         return False
 
     def snapshot(self) -> dict[str, Any]:
@@ -201,7 +219,14 @@ class Policy:
         }
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Take over what :meth:`snapshot` gave."""
+        """Take over what :meth:`snapshot` gave.
+
+        Args:
+            snapshot: The dict, the same on all ranks.
+
+        Raises:
+            ValueError: It is of another policy.
+        """
         if snapshot.get("policy") != type(self).__name__:
             raise ValueError(
                 f"expected the state of a {type(self).__name__}, got {snapshot.get('policy')!r}"

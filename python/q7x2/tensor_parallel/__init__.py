@@ -1,4 +1,7 @@
-"""Tensor-parallel layers whose messages overlap with their products."""
+"""Tensor-parallel layers whose messages overlap with their products.
+
+docs/tensor_parallel.md has examples and measurements.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -55,9 +55,9 @@ class LayerStats:
     attribute ``overlap`` of a layer.
 
     Attributes:
-        group: Of the ranks that share the layer.
+        group: The process group of the ranks that share the layer.
         chunks: Pieces that a shard is sent in; 0 before the first forward of a layer that chooses.
-        message_bytes: Of the shard that each rank sends to each other rank in a forward.
+        message_bytes: The bytes of the shard that each rank sends to each other rank in a forward.
         candidates: What the choice was made from. Empty if ``chunks`` was given, or if the group
             has no q7x2 backend and therefore no Fabric.
         calls: Forwards and backwards so far.
@@ -103,7 +103,13 @@ class LayerStats:
         return self.trial.overlaps
 
     def count(self, seconds: float, waited: float, is_forward: bool) -> None:
-        """Add a forward or backward."""
+        """Add a forward or a backward of a layer.
+
+        Args:
+            seconds: How long it took.
+            waited: The part of ``seconds`` in which it waited for messages.
+            is_forward: Whether it was a forward.
+        """
         self.calls += 1
         self.seconds += seconds
         self._step_seconds += seconds

@@ -28,7 +28,7 @@ class ColwiseOverlap(ColwiseParallel):
     Args:
         input_layouts: ``Shard(d)``: the dimension of the sequence, which may be negative. A plain
             tensor is this rank's shard, equally long on all ranks. A DTensor has this placement.
-        output_layouts: Of the output; the last dimension.
+        output_layouts: The placement of the output: only ``Shard(-1)``.
         use_local_output: Return a plain tensor instead of a DTensor.
         chunks: Pieces that each shard is sent in. None: the first forward measures products on all
             ranks and takes the best number by the Fabric; 4 if the group is not of q7x2.
@@ -75,8 +75,8 @@ class RowwiseOverlap(RowwiseParallel):
     arrive.
 
     Args:
-        input_layouts: Of the input; the last dimension. The sequence must be divisible by the
-            number of ranks.
+        input_layouts: The placement of the input: only ``Shard(-1)``. The sequence must be
+            divisible by the number of ranks.
         output_layouts: ``Shard(d)``: the dimension of the sequence, which may be negative.
         use_local_output: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.
         chunks: As for :class:`q7x2.tensor_parallel.ColwiseOverlap`.

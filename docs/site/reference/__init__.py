@@ -1,0 +1,1 @@
+"""The pages of the Python reference: docs/reference/*.md, made from docstrings."""
