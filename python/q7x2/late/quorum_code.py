@@ -48,7 +48,8 @@ class GradientCode:
     """A gradient code of ``world_size`` parts.
 
     Args:
-        copies: Ranks that compute each part; 1: no redundancy.
+        world_size: The number of ranks, which is also the number of parts.
+        copies: The number of ranks that compute each part; 1 means no redundancy.
 
     Attributes:
         amplification: By how much decoding may amplify rounding errors of the ranks' sums, relative
@@ -72,7 +73,11 @@ class GradientCode:
             )
 
     def parts(self, rank: int) -> list[Part]:
-        """What a rank computes."""
+        """The parts that a rank computes, each with its coefficient in the rank's sum.
+
+        Args:
+            rank: From 0 to ``world_size`` - 1.
+        """
         row = self._matrix[rank]
         return [Part(int(index), float(row[index])) for index in row.nonzero().flatten()]
 
