@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import tempfile
@@ -26,7 +25,6 @@ _SETTINGS = (
     "/usr/share/keyrings",
     "/usr/local/share/ca-certificates",
 )
-_FENCE = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # In a mount namespace of its own, so that nothing stays mounted.
 _ENTER = """
 set -e
@@ -46,14 +44,6 @@ def why_not() -> str | None:
     if shutil.which("debootstrap") is None:
         return "no debootstrap: apt-get install debootstrap"
     return None
-
-
-def commands(page: str, heading: str) -> list[str]:
-    """The blocks of shell commands in a section of a page, in their order."""
-    text = (harness.ROOT / page).read_text()
-    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    assert section, f"{page} has no section {heading!r}"
-    return _FENCE.findall(section)
 
 
 class BareDebian:

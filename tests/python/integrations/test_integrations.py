@@ -13,6 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import harness
@@ -35,7 +36,7 @@ LIBRARIES = {
     "trainer": "transformers",
     "trl": "trl",
 }
-OTHERS = ("torchft",)  # does not start under torchrun
+OTHERS = ("ray", "torchft")  # do not start under torchrun
 
 pytestmark = pytest.mark.timeout(DEADLINE + 60)
 
@@ -49,11 +50,11 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | more
 
 
-def assert_equal_parameters(name: str, *launcher: str) -> None:
+def assert_equal_parameters(name: str, *launcher: str, **more: str) -> None:
     """The example ends with the line that says so."""
     done = subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / f"with_{name}.py")],
-        env=environment(),
+        env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -78,6 +79,15 @@ def test_every_example_is_in_the_documentation_and_is_run(repository: pathlib.Pa
     examples = {path.name for path in EXAMPLES.glob("with_*.py")}
     assert set(re.findall(r"with_\w+\.py", page)) == examples
     assert examples == {f"with_{name}.py" for name in [*LIBRARIES, *OTHERS]}
+
+
+@pytest.mark.nightly("starts Ray")
+def test_ray_train_starts_the_ranks_itself() -> None:
+    need("ray")
+    # Ray has sockets in its folder, whose paths must be short.
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        apart = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        assert_equal_parameters("ray", **apart)
 
 
 # ---- torchft -------------------------------------------------------------------------------------

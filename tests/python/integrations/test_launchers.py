@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 import harness
 import pytest
+from page_commands import DEADLINE, replaced, runs
 
 from benchmarks.harness.processes import free_port
 
-DEADLINE = 280  # seconds; a launcher takes 10 on a machine with nothing else to do
 MPIRUN = {
     # Open MPI refuses to run as root, and to start more ranks than there are processors.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -37,12 +37,10 @@ pytestmark = [
 ]
 
 
-def block(language: str, word: str) -> str:
-    """The one example of the section on launchers that has this word."""
+def notebook_cell() -> str:
     text = (harness.ROOT / "docs/integrations.md").read_text()
-    section = text.partition("\n## Launchers\n")[2].partition("\n## ")[0]
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", section, re.M | re.S)
-    (found,) = (each for each in blocks if word in each)
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    (found,) = (each for each in blocks if "notebook_launcher" in each)
     return found
 
 
@@ -103,20 +101,19 @@ GROWING = """
 
 
 @pytest.mark.nightly("starts torchrun twice, and ranks three times")
-def test_torchrun_restarts_with_a_second_machine(tmp_path: pathlib.Path) -> None:
+@runs("docs/integrations.md", "export TORCH_DISABLE_SHARE", "torchrun --nnodes=1:2")
+def test_torchrun_restarts_with_a_second_machine(printed: str, tmp_path: pathlib.Path) -> None:
     program = tmp_path / "growing.py"
     program.write_text(textwrap.dedent(GROWING))
-    command = block("sh", "--nnodes=1:2")
     # torchrun reads the variables PET_* like its options.
     options = {"PET_MONITOR_INTERVAL": "0.1", "PET_NPROC_PER_NODE": "1"}
-    for old, new in {
+    here = {
         "node-a:29500": f"localhost:{free_port()}",
         "--nproc-per-node 4 ": "",
         "last_call_timeout=30": "last_call_timeout=1",
         "train.py": f"{program} {tmp_path}",
-    }.items():
-        assert old in command
-        command = command.replace(old, new)
+    }
+    command = replaced(printed, here)
     logs = [tmp_path / f"machine{number}" for number in range(2)]
     with started(command, logs[0], **options) as first:
         alone = tmp_path / "1 ranks"
@@ -134,11 +131,9 @@ def test_torchrun_restarts_with_a_second_machine(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.nightly("a launcher of other software")
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: apt install openmpi-bin")
-def test_mpirun(tmp_path: pathlib.Path) -> None:
-    command = block("sh", "mpirun")
-    for old, new in {"node-a": "localhost", "29500": str(free_port())}.items():
-        assert old in command
-        command = command.replace(old, new)
+@runs("docs/integrations.md", "mpirun")
+def test_mpirun(printed: str, tmp_path: pathlib.Path) -> None:
+    command = replaced(printed, {"node-a": "localhost", "29500": str(free_port())})
     text = output_of(command, tmp_path / "log", **MPIRUN)
     assert "all_reduce over 2 ranks: correct" in text
 
@@ -148,17 +143,21 @@ def test_mpirun(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.nightly("a launcher of other software")
 @needs("accelerate")
-def test_accelerate_launch(tmp_path: pathlib.Path) -> None:
+@runs("docs/integrations.md", "accelerate launch")
+def test_accelerate_launch(printed: str, tmp_path: pathlib.Path) -> None:
     port = f"accelerate launch --main_process_port {free_port()}"
-    command = block("sh", "accelerate launch").replace("accelerate launch", port)
+    command = replaced(printed, {"accelerate launch": port})
     text = output_of(command, tmp_path / "log", HF_HUB_OFFLINE="1")
     assert "2 ranks on q7x2 have equal parameters" in text
 
 
 @pytest.mark.nightly("a launcher of other software")
 @needs("accelerate")
-def test_accelerate_launch_with_cpu_starts_one_process(tmp_path: pathlib.Path) -> None:
-    command = block("sh", "accelerate launch").replace("--multi_gpu", "--cpu")
+@runs("docs/integrations.md", "accelerate launch")
+def test_accelerate_launch_with_cpu_starts_one_process(
+    printed: str, tmp_path: pathlib.Path
+) -> None:
+    command = replaced(printed, {"--multi_gpu": "--cpu"})
     with started(command, tmp_path / "log", HF_HUB_OFFLINE="1") as process:
         assert process.wait(DEADLINE) != 0
     page = (harness.ROOT / "docs/integrations.md").read_text()
@@ -169,7 +168,7 @@ def test_accelerate_launch_with_cpu_starts_one_process(tmp_path: pathlib.Path) -
 @pytest.mark.nightly("a launcher of other software")
 @needs("accelerate")
 def test_notebook_launcher(tmp_path: pathlib.Path) -> None:
-    cell = block("python", "notebook_launcher")
+    cell = notebook_cell()
     assert "num_processes=2)" in cell
     cell = cell.replace("num_processes=2)", f'num_processes=2, use_port="{free_port()}")')
     program = tmp_path / "cell.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import harness
 import interpreters
 import pytest
 import slurm
+from page_commands import DEADLINE, replaced, runs, shell
 
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness.lab import Lab, Topology
@@ -20,7 +22,6 @@ from benchmarks.harness.lab import Lab, Topology
 DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-DEADLINE = 280  # seconds; a job takes 10 on a machine with nothing else to do
 
 needs_lab = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())
@@ -44,11 +45,14 @@ def assert_is_whole(output: str, ranks: int) -> None:
 
 
 @needs_lab
-def test_two_machines_by_hand() -> None:
+@runs("docs/deploy.md", "export Q7X2_SECRET=", "examples/deploy/by_hand.sh")
+def test_two_machines_by_hand(printed: str) -> None:
+    secret, by_hand = replaced(printed, {"node-a 2 4": "h0 2 1"}).splitlines()
+    text = shell(f"{secret}\necho $Q7X2_SECRET", harness.ROOT).strip()
     with Lab(Topology(hosts=2)) as lab:
         done = lab.run(
-            [str(DEPLOY / "by_hand.sh"), "h0", "2", "1", CHECK],
-            env=environment() | {"Q7X2_SECRET": "the secret of this test", "JOB_ID": "test"},
+            ["bash", "-ec", f"cd {harness.ROOT}; {by_hand}"],
+            env=environment() | {"Q7X2_SECRET": text, "JOB_ID": "test"},
             timeout_s=DEADLINE,
         )
     assert_is_whole("".join(rank.output for rank in done.ranks), ranks=2)
@@ -95,11 +99,25 @@ def cluster() -> Iterator[slurm.Slurm]:
         yield running
 
 
+def submit(cluster: slurm.Slurm, printed: str) -> str:
+    """What a job prints that a command of the page submits, on two nodes with check.py."""
+    words = shlex.split(replaced(printed, {"--nodes 4": "--nodes 2", "train.py": CHECK}))
+    assert words[0] == "sbatch"
+    words = [str(harness.ROOT / each) if each.endswith(".sbatch") else each for each in words]
+    return cluster.batch(*words[1:], env=environment(), timeout=DEADLINE)
+
+
 @needs_slurm
-@pytest.mark.parametrize("script", ["torchrun.sbatch", "srun.sbatch"])
-def test_slurm(cluster: slurm.Slurm, script: str) -> None:
-    output = cluster.batch(str(DEPLOY / script), CHECK, env=environment(), timeout=DEADLINE)
-    assert_is_whole(output, ranks=4)
+@runs("docs/deploy.md", "sbatch --nodes 4 examples/deploy/torchrun.sbatch")
+def test_slurm_starts_torchrun(cluster: slurm.Slurm, printed: str) -> None:
+    assert_is_whole(submit(cluster, printed), ranks=4)
+
+
+@needs_slurm
+@runs("docs/deploy.md", "sbatch --nodes 4 --ntasks-per-node 8")
+def test_slurm_starts_the_ranks(cluster: slurm.Slurm, printed: str) -> None:
+    fewer = replaced(printed, {"--ntasks-per-node 8": "--ntasks-per-node 2"})
+    assert_is_whole(submit(cluster, fewer), ranks=4)
 
 
 STAND_INS = {

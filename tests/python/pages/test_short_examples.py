@@ -12,6 +12,7 @@ import sys
 import harness
 import interpreters
 import pytest
+from page_commands import replaced, runs, shell
 
 EXAMPLES = harness.ROOT / "examples"
 SMALL = ("--steps=30", "--dim=32")
@@ -43,10 +44,11 @@ def figures(output: str, pattern: str) -> list[float]:
     return [float(figure) for figure in found.groups()]
 
 
-def test_ddp_with_a_hook() -> None:
-    loss, ratio = figures(
-        torchrun(2, "ddp_hook.py", *SMALL), r"validation loss (\S+), (\S+) x fewer bytes"
-    )
+@runs("docs/integrations.md", "torchrun --nproc-per-node 2 examples/ddp_hook.py")
+def test_ddp_with_a_hook(printed: str) -> None:
+    command = replaced(printed, {"torchrun": "torchrun --standalone"})
+    output = shell(f"{command} {' '.join(SMALL)}", harness.ROOT)
+    loss, ratio = figures(output, r"validation loss (\S+), (\S+) x fewer bytes")
     assert loss < 5  # log 256 = 5.55: nothing is known
     assert 3 < ratio < 4
 

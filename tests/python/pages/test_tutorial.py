@@ -8,14 +8,12 @@ is ```` ```bash step lab ````.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import subprocess
 
-import interpreters
 import pytest
 from harness import ROOT
+from page_commands import shell
 
 from benchmarks.harness.lab import namespaces
 
@@ -38,17 +36,8 @@ def follow(folder: pathlib.Path, *, on_hosts: bool) -> None:
 
 
 def run(folder: pathlib.Path, code: str) -> str:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", code.replace("./dev bench", "python -m benchmarks")],
-        cwd=folder,
-        env=os.environ | interpreters.environment() | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, f"{code}\n{done.stdout}"
-    return done.stdout
+    command = code.replace("./dev bench", "python -m benchmarks")
+    return shell(command, folder, PYTHONPATH=str(ROOT))
 
 
 def expect_lines(shown: str, output: str) -> None:
