@@ -14,9 +14,9 @@ import interpreters
 import pytest
 from page_commands import DEADLINE, replaced, runs, shell
 
-from benchmarks import lab as lab_package
-from benchmarks.lab import Lab, Topology
-from benchmarks.processes import RanksFailed
+from benchmarks.harness import lab as lab_package
+from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness.processes import RanksFailed
 
 DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")
