@@ -41,18 +41,15 @@ class Pages:
             for name, module in self._modules.items()
             if not module.__doc__
         ]
+        for name, module in self._modules.items():
+            lacking += [f"{name}: {each}" for each in self._lost([module.__doc__ or ""])]
         for entry in self.entries:
-            lacking += entry.problems + [f"{entry.name.path}: {each}" for each in self._lost(entry)]
+            lost = self._lost(_texts(entry))
+            lacking += entry.problems + [f"{entry.name.path}: {each}" for each in lost]
         return lacking
 
-    def _lost(self, entry: Entry) -> list[str]:
+    def _lost(self, texts: list[str]) -> list[str]:
         """Names in docstrings that lead nowhere, or that have another path by now."""
-        docs = [call.doc for call in (entry.call, *entry.methods)]
-        texts = [each.text for each in (*entry.attributes, *entry.properties)]
-        texts += [doc.text for doc in docs]
-        texts += [
-            text for doc in docs for items in doc.sections.values() for text in items.values()
-        ]
         found = []
         for name in names_in(" ".join(texts)):
             owner, _, last = name.rpartition(".")
@@ -167,6 +164,14 @@ class Pages:
             first = f"{shown}{about}: {_sentence(each.text)}"
             lines.append("- " + markdown(first, lambda name: self._link(name, page), "  "))
         return [f"**{title}**", "\n".join(lines)]
+
+
+def _texts(entry: Entry) -> list[str]:
+    """All that docstrings say of a name."""
+    docs = [call.doc for call in (entry.call, *entry.methods)]
+    items = [text for doc in docs for each in doc.sections.values() for text in each.values()]
+    options = [each.text for each in (*entry.attributes, *entry.properties)]
+    return [doc.text for doc in docs] + items + options
 
 
 def _sentence(text: str) -> str:
