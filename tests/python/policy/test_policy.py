@@ -186,7 +186,7 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
     assert repr(q7x2.policy.Accumulate(q7x2.policy.FollowBandwidth(0.2))).startswith(
         "Accumulate(FollowBandwidth(share=0.2,"
     )
-    with pytest.raises(TypeError, match=r"policy must be a q7x2\.Policy"):
+    with pytest.raises(TypeError, match=r"policy must be a q7x2\.policy\.Policy"):
         given(q7x2.Quantize(), "int8")
     with pytest.raises(ValueError, match="names: no parameter's name matches 'head"):
         given(q7x2.Quantize(), q7x2.policy.Accordion("int8", "int2", names=["head.*"]))
