@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ _SETTINGS = (
     "/etc/apt",
     "/etc/ssl",
     "/etc/ca-certificates",
+    "/etc/xdg/pip",
     "/usr/share/keyrings",
     "/usr/local/share/ca-certificates",
 )
@@ -43,20 +45,24 @@ def why_not() -> str | None:
         return "needs root"
     if shutil.which("debootstrap") is None:
         return "no debootstrap: apt-get install debootstrap"
+    if platform.freedesktop_os_release()["ID"] != "debian":
+        return "needs a Debian, whose settings of apt it copies"
     return None
 
 
 class BareDebian:
     """A context manager; the checkout is in ``~/q7x2``, as ``git clone`` has it."""
 
-    def __init__(self) -> None:
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-debian-"))
-
     def __enter__(self) -> BareDebian:
         _make_base()
-        _call("cp", "-a", f"{_BASE}/.", str(self._folder))
-        home = self._folder / "root"
-        _call("git", "clone", "--quiet", str(harness.ROOT), str(home / "q7x2"))
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-debian-"))
+        try:
+            _call("cp", "-a", f"{_BASE}/.", str(self._folder))
+            home = self._folder / "root"
+            _call("git", "clone", "--quiet", str(harness.ROOT), str(home / "q7x2"))
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
         return self
 
     def __exit__(
@@ -99,28 +105,37 @@ def _make_base() -> None:
         return
     shutil.rmtree(_BASE, ignore_errors=True)
     _BASE.mkdir(parents=True)
-    _call("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "stable", str(_BASE))
-    for folder in _SETTINGS:
-        if pathlib.Path(folder).is_dir():
-            shutil.copytree(folder, f"{_BASE}{folder}", symlinks=False, dirs_exist_ok=True)
-    shutil.copy("/etc/resolv.conf", _BASE / "etc" / "resolv.conf")
+    _call("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", _release(), str(_BASE))
     pip = pathlib.Path.home() / ".config" / "pip"
-    if pip.is_dir():
-        shutil.copytree(pip, _BASE / "root" / ".config" / "pip")
+    places = {folder: folder for folder in _SETTINGS} | {str(pip): "/root/.config/pip"}
+    for folder, place in places.items():
+        if pathlib.Path(folder).is_dir():
+            (_BASE / place[1:]).mkdir(parents=True, exist_ok=True)
+            # Links there lead out of the new Debian as long as it is not the root.
+            _call("cp", "-a", "--remove-destination", f"{folder}/.", f"{_BASE}{place}")
+    shutil.copy("/etc/resolv.conf", _BASE / "etc" / "resolv.conf")
     # A user answers the question; here is nobody to do so.
     (_BASE / "etc" / "apt" / "apt.conf.d" / "99yes").write_text('APT::Get::Assume-Yes "true";\n')
     _call("chroot", str(_BASE), "apt-get", "update")
     (_BASE / "etc" / "q7x2-is-whole").touch()
 
 
+def _release() -> str:
+    """This machine's, because its settings of apt are copied: they name the release."""
+    return platform.freedesktop_os_release()["VERSION_CODENAME"]
+
+
 def _pip_folders(key: str) -> list[str]:
-    """The folders of this machine among pip's places for packages."""
+    """The folders of this machine among pip's places for packages.
+
+    Packages may lie beside an index, ``simple``, which links to them.
+    """
     done = subprocess.run(
         [shutil.which("python3") or "python3", "-m", "pip", "config", "get", f"global.{key}"],
         capture_output=True,
         text=True,
     )
-    words = [word.removeprefix("file://") for word in done.stdout.split()]
+    words = [word.removeprefix("file://").removesuffix("/simple") for word in done.stdout.split()]
     return [word for word in words if word.startswith("/") and pathlib.Path(word).is_dir()]
 
 
