@@ -114,6 +114,9 @@ def _make_base() -> None:
             # Links there lead out of the new Debian as long as it is not the root.
             _call("cp", "-a", "--remove-destination", f"{folder}/.", f"{_BASE}{place}")
     shutil.copy("/etc/resolv.conf", _BASE / "etc" / "resolv.conf")
+    # As Debian's installer writes it.
+    names = f"127.0.0.1 localhost\n127.0.1.1 {platform.node()}\n"
+    (_BASE / "etc" / "hosts").write_text(names)
     # A user answers the question; here is nobody to do so.
     (_BASE / "etc" / "apt" / "apt.conf.d" / "99yes").write_text('APT::Get::Assume-Yes "true";\n')
     _call("chroot", str(_BASE), "apt-get", "update")

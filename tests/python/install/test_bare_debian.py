@@ -54,7 +54,6 @@ def test_the_demo_and_some_tests(printed: str) -> None:
 @runs(
     "docs/integrations.md",
     "pip freeze",
-    "pip install wheel",
     "pip install -c torch.txt",
     "torchrun --nproc-per-node 2 examples/integrations",
     "python -m pytest",
