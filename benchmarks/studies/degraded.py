@@ -54,9 +54,9 @@ CHANGES = {
         _SWITCH, lambda lab: lab.set_rate(1, "40mbit"), lambda lab: lab.set_rate(1, "200mbit")
     ),
     "rack cable": Change(
-        Topology(hosts=4, rate="200mbit", racks=2, uplink="200mbit"),
-        lambda lab: lab.set_uplink(0, "40mbit"),
-        lambda lab: lab.set_uplink(0, "200mbit"),
+        Topology(hosts=4, rate="200mbit", racks=2, uplink="100mbit"),
+        lambda lab: lab.set_uplink(0, "20mbit"),
+        lambda lab: lab.set_uplink(0, "100mbit"),
         (0, 2, 1, 3),
     ),
 }
