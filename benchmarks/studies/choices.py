@@ -93,9 +93,9 @@ NETWORKS = {
 def main(argv: list[str]) -> None:
     parser = study.parser(__name__, __doc__)
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--kib", type=int, default=2048, help="of the buffer")
+    parser.add_argument("--kib", type=int, default=512, help="of the buffer")
     parser.add_argument(
-        "--orders", type=int, default=12, help="of the hosts, drawn if there are more"
+        "--orders", type=int, default=6, help="of the hosts, drawn if there are more"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the orders")
     args = parser.parse_args(argv)
