@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -92,9 +93,13 @@ class DeviceJob final : public Job {
         keep_error();
       }
     }
-    device_ = std::thread([done = std::make_unique<Done>(queue_, *this)]() mutable {
+    std::promise<void> begun;
+    auto done = std::make_unique<Done>(queue_, *this);
+    device_ = std::thread([done = std::move(done), begun = begun.get_future()]() mutable {
+      begun.wait();  // once it is complete, the job may be gone
       CompletionQueue::post(std::move(done));
     });
+    begun.set_value();
     return false;
   }
 
