@@ -5,11 +5,13 @@ Between the two there is no order: what a rank says on one may overtake what it 
 
 from __future__ import annotations
 
+import json
 import pathlib
 import textwrap
 
 import interpreters
 import pytest
+from harness import wait_until
 
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness.lab import Lab, Topology
@@ -66,11 +68,20 @@ PRINTS_LINKS = """
 """
 
 
+def set_link(lab: Lab, state: str) -> None:
+    """Returns when both hosts have it so: the kernel tells the other end up to a second later."""
+    for host in range(2):
+        call(*lab.enter(host), "ip", "link", "set", "link0", state)
+    for host in range(2):
+        show = (*lab.enter(host), "ip", "-j", "link", "show", "link0")
+        wait_until(lambda show=show: json.loads(call(*show))[0]["operstate"] == state.upper())
+
+
 def test_a_link_that_was_not_there_before_is_measured(tmp_path: pathlib.Path) -> None:
     """What the catalogue has of the same hosts without it does not count, and the reverse."""
     with Lab(Topology(hosts=2, rate="100mbit", links=(Link(0, 1, "500mbit"),))) as lab:
         for state, links in (("down", 0), ("up", 1), ("down", 0)):
-            call(*lab.enter(0), "ip", "link", "set", "link0", state)
+            set_link(lab, state)
             result = lab.run(
                 [interpreters.python(), "-c", textwrap.dedent(PRINTS_LINKS)],
                 env={"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)},
