@@ -232,20 +232,25 @@ def _long() -> str:
     return variants_report.long_training(Study(RESULTS / "train.json"))
 
 
+def _rows(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return rows
+
+
 def _planning() -> str:
-    return planning.table(json.loads((RESULTS / "planning.json").read_text())["rows"])
+    return planning.table(_rows("planning"))
 
 
 def _release() -> str:
-    return fault_table.summary(json.loads((RESULTS / "faults.json").read_text())["rows"])
+    return fault_table.summary(_rows("faults"))
 
 
 def _choices() -> str:
-    return choices.table(json.loads((RESULTS / "choices.json").read_text())["rows"])
+    return choices.table(_rows("choices"))
 
 
 def _degraded() -> str:
-    return degraded.table(json.loads((RESULTS / "degraded.json").read_text())["rows"])
+    return degraded.table(_rows("degraded"))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -267,7 +272,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def _bars() -> dict[str, dict[str, Any]]:
-    rows = json.loads((RESULTS / "bars.json").read_text())["rows"]
+    rows = _rows("bars")
     return {row["bar"]["name"]: row for row in rows if "time" in row}
 
 

@@ -69,10 +69,8 @@ def run(
         shared = {"OMP_NUM_THREADS": "1", "PYTHONPATH": launch.python_path(), **(env or {})}
         if lab is not None:
             shared |= {"XDG_CACHE_HOME": folder} if own_cache else {}
-            per_host = len(placement or [0]) // lab.topology.hosts or 1
             lab.run(
                 command,
-                ranks_per_host=per_host,
                 placement=placement,
                 env=shared,
                 timeout_s=timeout_s,
@@ -135,6 +133,15 @@ def median_seconds(
             if turn >= warm_ups:
                 seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def largest_all_reduces() -> dict[str, Any]:
+    """What the default group's history has of its largest all-reduces without a codec."""
+    import q7x2
+
+    history = q7x2.plan.plan_history()
+    kinds = [kind for kind in history if kind["collective"] == "all_reduce" and not kind["codec"]]
+    return max(kinds, key=lambda kind: kind["bytes"])
 
 
 def publish(

@@ -172,15 +172,14 @@ def lines(row: dict[str, Any]) -> list[str]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """For docs/planner_choice.md."""
-    head = "| network | the choice | takes | the best of all | takes | ratio |"
-    found = [head, "| --- | --- | --- | --- | --- | --- |"]
+    cells = []
     for row in rows:
         name, seconds = best(row)
-        times = [f"{1e3 * each:.0f} ms" for each in (row["default"], seconds)]
+        took, least = (f"{1e3 * each:.0f} ms" for each in (row["default"], seconds))
         ratio = f"{row['default'] / seconds:.2f}"
-        cells = (row["network"], row["choice"], times[0], name, times[1], ratio)
-        found.append(f"| {' | '.join(cells)} |")
-    return "\n".join(found) + "\n"
+        cells.append((row["network"], row["choice"], took, name, least, ratio))
+    head = ("network", "the choice", "takes", "the best of all", "takes", "ratio")
+    return report.markdown(head, cells)
 
 
 # ---- one rank -----------------------------------------------------------------------------------
@@ -195,9 +194,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     tensor = torch.zeros(spec["elements"])
 
     def choice() -> list[str]:
-        kinds = [each for each in q7x2.plan.plan_history() if each["collective"] == "all_reduce"]
-        kind = max(kinds, key=lambda each: each["bytes"])
-        return list(kind["events"][-1]["choices"])
+        return list(study.largest_all_reduces()["events"][-1]["choices"])
 
     def call(name: str) -> float:
         """Seconds of the slowest rank."""

@@ -130,22 +130,27 @@ def lines(row: dict[str, Any]) -> list[str]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """For docs/planner_choice.md."""
-    head = "| what becomes slow | a step before | 3 s after it | planned by a fresh probe | ratio |"
-    found = [head, "| --- | --- | --- | --- | --- |"]
+    cells = []
     for row in rows:
         times = [
             f"{1e3 * median(median(job[moment]) for job in row[kind]):.0f} ms"
             for kind, moment in (("changing", "before"), ("changing", "after"), ("fresh", "after"))
         ]
-        found.append(f"| {row['what']} | {' | '.join(times)} | {ratio(row):.2f} |")
-    return "\n".join(found) + "\n"
+        cells.append((row["what"], *times, f"{ratio(row):.2f}"))
+    head = (
+        "what becomes slow",
+        "a step before",
+        "3 s after it",
+        "planned by a fresh probe",
+        "ratio",
+    )
+    return report.markdown(head, cells)
 
 
 # ---- one rank -----------------------------------------------------------------------------------
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    import q7x2
     import torch
     import torch.distributed as dist
 
@@ -172,8 +177,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
         print("slow", flush=True)
         steps_for(GRACE)
     after = steps_for(SECONDS)
-    kinds = [each for each in q7x2.plan.plan_history() if each["collective"] == "all_reduce"]
-    kind = max(kinds, key=lambda each: each["bytes"])
+    kind = study.largest_all_reduces()
     found = {
         "before": before,
         "after": after,

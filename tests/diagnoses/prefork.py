@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 _MOST = 1 << 20  # bytes of a request
 
@@ -54,12 +53,7 @@ class Nursery:
         self.launcher = [sys.executable, "-S", __file__, "start", str(path)]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._folder.cleanup()

@@ -24,7 +24,7 @@ from tests.faults.workload import Raised, Report, Workload
 
 # A rank that no event reaches gives up by itself.
 _LONGEST_S = 90.0
-# What a rank leaves behind lives so long: longer than survivors may take to notice.
+# How long a rank's child or next program lives: longer than survivors may take to notice.
 _CHILD_S = 8
 
 

@@ -148,9 +148,9 @@ class Training:
     then (``"compute"``), wanted (``"processor"``) or not needed (``"idle"``), in every step whose
     number is a multiple of ``late_every``. ``slow_host``: its
     rank sends and receives for ``slow`` ms more, on a ring. ``has_connections``: all ranks wait
-    equally then, and TCP connections are known. ``per_host``: so many ranks on each host; the first
-    of them waits for the first of the host before, and the others wait for it. ``busy``: for how
-    much of the time connections of other hosts are.
+    equally then, and TCP connections are known. ``per_host``: the number of
+    ranks on each host. The first one waits for the first one of the host before, and the others
+    wait for it. ``busy``: the share of the time in which connections of other hosts are busy.
     """
 
     ranks: int = 4

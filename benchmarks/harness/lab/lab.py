@@ -122,7 +122,7 @@ class Lab:
         self,
         command: Sequence[str],
         *,
-        ranks_per_host: int = 1,
+        ranks_per_host: int | None = None,
         placement: Sequence[int] | None = None,
         env: dict[str, str] | None = None,
         timeout_s: float = 120,
@@ -132,7 +132,7 @@ class Lab:
 
         Args:
             command: argument vector; the working directory is the caller's.
-            ranks_per_host: ranks on each host.
+            ranks_per_host: ranks on each host; default: as many as the placement has, or 1.
             placement: the host of each rank; default: `topology.blocks(ranks_per_host)`.
             env: added to the caller's environment, which has the variables torchrun would set.
             timeout_s: all ranks are killed after it.
@@ -140,6 +140,8 @@ class Lab:
         Raises:
             RanksFailed: a rank exited with another status than 0, or the time was up.
         """
+        if ranks_per_host is None:
+            ranks_per_host = len(placement or ()) // self.topology.hosts or 1
         blocks = self.topology.blocks(ranks_per_host)
         hosts = blocks if placement is None else list(placement)
         if sorted(hosts) != blocks:
@@ -312,11 +314,15 @@ def _cable(one: tuple[str, str], other: tuple[str, str], rate: str) -> None:
 
 
 def _shape(action: str, namespace: str, interface: str, rate: str) -> None:
-    queue = int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES
     call(
         *("tc", "-n", namespace, "qdisc", action, "dev", interface, "root", "tbf"),
-        *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", str(queue)),
+        *("rate", rate, "burst", f"{_BURST_BYTES}b", "limit", _queue(rate)),
     )
+
+
+def _queue(rate: str) -> str:
+    """The bytes that may wait behind the bucket of this rate."""
+    return str(int(bits_per_second(rate) / 8 * _QUEUE_S) + _BURST_BYTES)
 
 
 def _shape_one_peer(namespace: str, rate: str, peer: str, peer_rate: str) -> None:
@@ -329,8 +335,7 @@ def _shape_one_peer(namespace: str, rate: str, peer: str, peer_rate: str) -> Non
     for number, each in (("1:10", rate), ("1:20", peer_rate)):
         leaf = ("dev", "eth0", "parent", "1:1", "classid", number, "htb", "rate", each)
         call(*tc, "class", "add", *leaf, "ceil", each, "burst", f"{_BURST_BYTES}b")
-        queue = int(bits_per_second(each) / 8 * _QUEUE_S) + _BURST_BYTES
-        call(*tc, "qdisc", "add", "dev", "eth0", "parent", number, "bfifo", "limit", str(queue))
+        call(*tc, "qdisc", "add", "dev", "eth0", "parent", number, "bfifo", "limit", _queue(each))
     match = ("u32", "match", "ip", "dst", f"{peer}/32", "flowid", "1:20")
     call(*tc, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", *match)
 

@@ -98,7 +98,7 @@ def all_reduce(
 
     Args:
         tensor: A dense tensor of floats, of any shape and length, or a list of such tensors, each
-            of which is reduced by itself.
+            of which is reduced separately.
         op: ``ReduceOp.SUM`` (the default) or ``ReduceOp.AVG``.
         group: The default group if None.
         async_op: Return a work at once.

@@ -55,7 +55,7 @@ class OverlapStats:
     """What an :class:`AttachedForward` has done on this rank since it was made.
 
     Attributes:
-        steps: The number of steps on shards. The first step of a training is none of them.
+        steps: The number of steps on shards. The first step of a training does not count.
         chunks: The number of chunks; 0 before the second backward.
         step_wait_seconds: How long steps have waited for reduce-scatters.
         forward_wait_seconds: How long forwards, and others that need the weights, have waited for

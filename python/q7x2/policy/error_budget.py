@@ -49,7 +49,7 @@ class ErrorBudget(Policy):
         total_error: The largest relative error of all gradients together; None: any.
         measure_every: Reductions between two measurements.
         max_rise: The largest rise of a validation loss, as a share; see above. Validate once before
-            the first step, so that it is known how far the loss has fallen.
+            the first step: the rise is measured against how far the loss has fallen.
         probe_every: Validations between two dense probes; None: no probes.
         probe_steps: A quarter of the steps of a probe. More of them give a more certain estimate.
         tolerance: The harm that is to be found. Half of it is what the estimate is compared with.
