@@ -170,7 +170,7 @@ def attach(
     if driver is not None:
         attached._obey(ddp, driver)
     elif runner.samples:
-        attached._before_forward(ddp, lambda: attached._runner.take_facts())
+        attached._sample(ddp)
     return attached
 
 

@@ -27,6 +27,7 @@ from q7x2.hooks.runner import _check_agreement, make_runner, part_of, place_in
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from q7x2._C import HookRunner
     from q7x2.hooks.options import HookOptions
 
 _Named = list[tuple[str, torch.Tensor]]
@@ -99,7 +100,7 @@ class ShardedModel:
     def _steers_replicas(self) -> bool:
         return not isinstance(self.options.replica_hook, (Allreduce, type(None)))
 
-    def _steering(self, runner: Any, device: torch.device) -> Steering:
+    def _steering(self, runner: HookRunner | None, device: torch.device) -> Steering:
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         return Steering(
             self.options,

@@ -18,11 +18,13 @@ import torch
 
 from q7x2._core.random_keys import key_of
 from q7x2.fsdp.facts import FactTable, WireClock, ranks_in, summed
-from q7x2.fsdp.treatments import GroupTreatment, Row, check_compressor, check_rows, combined
+from q7x2.fsdp.treatments import GroupTreatment, check_compressor, check_rows, combined
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from q7x2._C import HookRunner
+    from q7x2._core.runner import Row, StepFacts
     from q7x2.fsdp.layout import Layout
     from q7x2.fsdp.options import Sharded
     from q7x2.fsdp.scatter import Scatter
@@ -47,7 +49,7 @@ class Steering:
         options: Sharded,
         sharded: _Named,
         reduced: _Named,
-        replicas: Any,
+        replicas: HookRunner | None,
         groups: Sequence[ProcessGroup],
         device: torch.device,
     ) -> None:
@@ -65,7 +67,7 @@ class Steering:
         self._measures = False
         self._candidates: list[str] = []
         self._table: FactTable | None = None  # of the step under way
-        self._facts: dict[str, Any] | None = None  # of the last one
+        self._facts: StepFacts | None = None  # of the last one
 
     def follow(self, scatter: Scatter) -> None:
         """Policies decide about this reduce-scatter, and measure it."""
@@ -148,7 +150,7 @@ class Steering:
         """The step has failed, or the state is another one: nothing is known of it."""
         self._table = self._facts = None
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         """Of the last step, once."""
         facts, self._facts = self._facts, None
         return facts

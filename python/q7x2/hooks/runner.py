@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
+    from q7x2._C import HookRunner
     from q7x2.hooks.options import HookOptions
+    from q7x2.hooks.residuals import MeasuredRunner
 
 
-def register(ddp: DistributedDataParallel, runner: Any, hook: HookOptions) -> None:
+def register(
+    ddp: DistributedDataParallel, runner: HookRunner | MeasuredRunner, hook: HookOptions
+) -> None:
     expect_buckets(ddp, runner)
     runner.register(ddp.reducer)
     ddp.register_forward_pre_hook(_check_divisor)
@@ -38,7 +42,7 @@ def check_has_no_hook(ddp: DistributedDataParallel) -> None:
         )
 
 
-def expect_buckets(ddp: DistributedDataParallel, runner: Any) -> None:
+def expect_buckets(ddp: DistributedDataParallel, runner: HookRunner | MeasuredRunner) -> None:
     """Tells the hook if DDP reduces no buckets whose parameters are unused."""
     if getattr(ddp, "skip_all_reduce_unused_params", False):
         runner.expect_fewer_buckets()
@@ -122,7 +126,7 @@ def make_runner(
     serves_many_models: bool = False,
     may_skip: bool = False,
     step: int = 0,
-) -> Any:
+) -> HookRunner:
     """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
     backend, options and timeout; a collective call.
 
@@ -145,7 +149,10 @@ def make_runner(
     factory = hook.factory(Job(parameters, on_q7x2, are_shards))
     with _unchecked():
         lanes = [group_like(group, device) for _ in range(hook.lanes(on_q7x2))]
-    return load().HookRunner(lanes, parameters, factory, threads, serves_many_models, may_skip)
+    runner: HookRunner = load().HookRunner(
+        lanes, parameters, factory, threads, serves_many_models, may_skip
+    )
+    return runner
 
 
 @contextmanager

@@ -161,11 +161,8 @@ class OneBitAdam(_OverHook):
         step = self.hook.step
         if self._options.is_full(step) or not self._options.is_full(step - 1):
             return
-        shared, local, step = self.hook._runner.save()
-        for name in shared["momentum"]:
-            if moment := self.state.get(self._by_name[name]):
-                shared["momentum"][name] = moment["exp_avg"].float() * self.hook._loss_scale
-        self.hook._runner.load(shared, local, step)
+        moments = {name: self.state.get(p) for name, p in self._by_name.items()}
+        self.hook.set_momentum({name: m["exp_avg"] for name, m in moments.items() if m})
 
     def _check(self, group: dict[str, Any]) -> None:
         _check_group(group, self.defaults["betas"][0])

@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from q7x2._core.runner import Row
 from q7x2.policy.policy import Decision, Facts, GradientFacts, Policy, Treatment, Verdict
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
+
+    from q7x2._core.runner import Steered, StepFacts
 
 
 class PolicyDriver:
@@ -28,13 +31,13 @@ class PolicyDriver:
         self.policies = list(policies)
         self.names = [name for name, _ in parameters]
         self.cadence = 1
-        self._last: Any = None  # what the hook was told
+        self._last: tuple[list[Row], bool, list[str]] | None = None  # what the hook was told
         self._candidates: list[str] = []
         numels = {name: parameter.numel() for name, parameter in parameters}
         for policy in self.policies:
             policy.bind(numels)
 
-    def start(self, runner: Any, step: int) -> None:
+    def start(self, runner: Steered, step: int) -> None:
         """Decide without new facts: the hook is new, or its policies have changed their minds.
 
         Args:
@@ -46,19 +49,19 @@ class PolicyDriver:
         self._last = None
         self._decide(runner, step, None)
 
-    def check(self, runner: Any) -> None:
+    def check(self, runner: Steered) -> None:
         """Raise ValueError unless the hook can do all that the policies may decide."""
         for policy in self.policies:
             for decision in policy.possible():
                 runner.decide(self._rows(decision), False, [])
 
-    def follow(self, runner: Any) -> None:
+    def follow(self, runner: Steered) -> None:
         """Decide if a reduction has ended since the last call."""
         raw = runner.take_facts()
         if raw is not None:
             self._decide(runner, raw["step"] + 1, self._facts(raw))
 
-    def _facts(self, raw: Mapping[str, Any]) -> Facts:
+    def _facts(self, raw: StepFacts) -> Facts:
         gradients = {
             self.names[number]: GradientFacts(
                 gradient**0.5,
@@ -72,7 +75,7 @@ class PolicyDriver:
             raw["step"], raw["is_finite"], raw["step_seconds"], raw["wire_seconds"], gradients
         )
 
-    def _decide(self, runner: Any, step: int, facts: Facts | None) -> None:
+    def _decide(self, runner: Steered, step: int, facts: Facts | None) -> None:
         merged = merge([policy.decide(step, facts) for policy in self.policies])
         self.cadence = merged.cadence
         told = (self._rows(merged), merged.measures, list(merged.candidates))
@@ -80,7 +83,7 @@ class PolicyDriver:
             runner.decide(*told)
             self._last, self._candidates = told, told[2]
 
-    def _rows(self, decision: Decision) -> list[tuple[bool, bool, str]]:
+    def _rows(self, decision: Decision) -> list[Row]:
         plain = Treatment()
         return [_row(decision.parameters.get(name, plain)) for name in self.names]
 
@@ -173,6 +176,6 @@ def snapshots_in(text: str) -> list[dict[str, Any]]:
     return snapshots
 
 
-def _row(treatment: Treatment) -> tuple[bool, bool, str]:
+def _row(treatment: Treatment) -> Row:
     compressor = treatment.compressor
-    return treatment.whole, treatment.skip, "" if compressor is None else str(compressor)
+    return Row(treatment.whole, treatment.skip, "" if compressor is None else str(compressor))

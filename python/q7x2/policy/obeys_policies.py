@@ -15,6 +15,8 @@ from q7x2.policy.snapshots import Snapshots
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from q7x2._core.runner import Runner
+
 _MOST_ROLL_BACKS = 4  # in a row, without a good validation between them
 
 
@@ -36,7 +38,7 @@ class Observation:
 class ObeysPolicies:
     """The part of :class:`Attached` that is about policies."""
 
-    _runner: Any
+    _runner: Runner
     _driver: PolicyDriver | None = None
     _model: Any = None  # a DistributedDataParallel or an FSDPModule
     _snapshots: Snapshots | None = None
