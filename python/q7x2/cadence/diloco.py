@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core import hook_state
+from q7x2._core.agreement import check_agreement
+from q7x2._core.exchange import gather
 from q7x2._core.groups import backend_of, resolve_group
 from q7x2._core.option_checks import check_whole
 from q7x2.cadence import diloco_members as members
@@ -322,15 +324,16 @@ class DiLoCo:
         self._replica.check_apart(group)
         if self._options.compressor is not None:
             backend_of(group, "DiLoCo with a compressor")
+        shapes = {f"parameter {name}": shape for name, shape in self._shapes.items()}
+        facts = self._options.recipe() | shapes
+        check_agreement("DiLoCo of the same model", facts, group, device=self._device)
         mine = Member(
-            members.recipe_lines(self._options.recipe(), self._shapes),
             is_new,
             self._position,
             [fragment.version for fragment in self._fragments],
             [fragment.due for fragment in self._fragments],
         )
-        everybody = members.gather(group, mine, self._device)
-        members.check_recipes(everybody)
+        everybody = gather(mine, Member, group, self._device)
         self._position = members.catch_up(group, everybody, self._fragments)
         self._group = group
         try:

@@ -22,7 +22,7 @@ from q7x2.fsdp.torch_internals import check_entry_points, install, param_groups,
 from q7x2.fsdp.traffic import Part, Traffic
 from q7x2.hooks.base import check_patterns
 from q7x2.hooks.options import Allreduce
-from q7x2.hooks.runner import _check_agreement, make_runner, part_of, place_in
+from q7x2.hooks.runner import check_same_hook, make_runner, part_of, place_in
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -124,7 +124,7 @@ class ShardedModel:
             step: From which the hook goes on, on all ranks.
             is_steered: Policies decide how gradients travel.
         """
-        _check_agreement(self.asked, self.widest, self.whole, threads, step)  # type: ignore[arg-type]
+        check_same_hook(self.asked, self.widest, self.whole, threads, step)
         device = self.groups[0][2].device
         runner = None
         if self.options.replica_hook is not None:

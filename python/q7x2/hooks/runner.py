@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -93,27 +92,19 @@ def part_of(group: ProcessGroup) -> str | None:
     return f"group_{first}" if first > 0 else None
 
 
-def _check_agreement(
-    hook: HookOptions,
+def check_same_hook(
+    hook: object,
     group: ProcessGroup,
     parameters: list[tuple[str, torch.Tensor]],
     threads: int,
     step: int,
 ) -> None:
-    """Raises ValueError, on all ranks, where one attaches what another does not."""
-    from q7x2._core.exchange import gather
+    """Raise ValueError, on all ranks, if one attaches what another does not."""
+    from q7x2._core.agreement import check_agreement
 
-    mine = [repr(hook), f"threads={threads}", f"step={step}", f"{VARIABLE}={measure_every()}"]
-    mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
-    everybody = gather(mine, list[str], group)
-    for rank, its in enumerate(everybody):
-        for a, b in itertools.zip_longest(everybody[0], its):
-            if a != b:
-                raise ValueError(
-                    "all ranks must attach the same hook to the same model, but rank 0 has "
-                    f"{a or 'nothing more'} where rank {rank} of the group has "
-                    f"{b or 'nothing more'}"
-                )
+    options = {"hook": repr(hook), "threads": threads, "step": step, VARIABLE: measure_every()}
+    shapes = {f"parameter {name}": f"{list(p.shape)} of {p.dtype}" for name, p in parameters}
+    check_agreement("hook of the same model", options | shapes, group)
 
 
 def make_runner(
@@ -143,7 +134,7 @@ def make_runner(
     group = resolve_group(group)
     if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
-    _check_agreement(hook, group, parameters, threads, step)
+    check_same_hook(hook, group, parameters, threads, step)
     device = device or parameters[0][1].device
     on_q7x2 = is_on_q7x2(group, device)
     factory = hook.factory(Job(parameters, on_q7x2, are_shards))

@@ -148,17 +148,9 @@ def check_same_policies(policies: Sequence[Policy], *groups: ProcessGroup) -> No
     Args:
         groups: Which together connect all ranks: of a mesh, one per dimension.
     """
-    from q7x2._core.exchange import gather
+    from q7x2._core.agreement import check_agreement
 
-    everybody = [repr(list(policies))]
-    for group in groups:
-        everybody = [each for ranks in gather(everybody, list[str], group) for each in ranks]
-    for rank, theirs in enumerate(everybody):
-        if theirs != everybody[0]:
-            raise ValueError(
-                f"all ranks must attach the same policies, but rank 0 has {everybody[0]} and rank "
-                f"{rank} of the group has {theirs}"
-            )
+    check_agreement("policies", {"policies": list(policies)}, groups)
 
 
 def checked_policies(policy: Policy | Sequence[Policy] | None) -> list[Policy]:

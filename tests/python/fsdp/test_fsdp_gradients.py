@@ -274,7 +274,7 @@ def test_wrong_options_and_models() -> None:
     with pytest.raises(TypeError, match="Sharded is for an FSDPModule"):
         q7x2.attach(nn.parallel.DistributedDataParallel(net()), q7x2.Sharded())
     codec = "int8" if dist.get_rank() == 0 else "int4"
-    with pytest.raises(ValueError, match="all ranks must attach the same hook"):
+    with pytest.raises(ValueError, match="all ranks must make the same hook"):
         q7x2.attach(model, q7x2.Sharded(weights=codec))
     hook = q7x2.attach(model, q7x2.Sharded())
     with pytest.raises(RuntimeError, match="has a hook of q7x2 already"):

@@ -254,7 +254,8 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
 def test_ranks_must_attach_the_same_policies() -> None:
     policy = q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank())
     with pytest.raises(
-        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', decide_every=1\)\] and"
+        ValueError,
+        match=r"rank 0 has policies=\[Accordion\('int8', 'int2', decide_every=1\)\] where",
     ):
         given(q7x2.Quantize("int8"), policy)
 
