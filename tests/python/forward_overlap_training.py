@@ -96,7 +96,7 @@ class Pair:
                 optimizer.zero_grad()
 
     def assert_equal(self, case: object = "") -> None:
-        self.attached.wait()
+        self.attached.flush()
         ours = dict(self.ours.named_parameters())
         for name, p in self.plain.named_parameters():
             assert_bits(ours[name], p, (case, name))

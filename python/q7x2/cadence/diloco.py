@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from q7x2._core import hook_state
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.exchange import gather
 from q7x2._core.groups import backend_of, resolve_group
 from q7x2._core.option_checks import check_whole
@@ -28,7 +29,7 @@ from q7x2.hooks.runner import part_of
 from q7x2.policy.cadence import CadenceFacts, Interval, interval_of
 
 
-class DiLoCo:
+class DiLoCo(Ending):
     """Low-communication training: ``sync_every`` steps of each rank alone, then one outer step.
 
     An outer gradient is the change of a rank's weights since the last outer step: weights before
@@ -173,6 +174,21 @@ class DiLoCo:
                 self._plan_interval()
         self._clock.resume()
         return loss
+
+    def flush(self) -> None:
+        """Apply the outer gradients on their way, for example before a validation.
+
+        A collective call. Raises the same as :meth:`step`.
+        """
+        with torch.no_grad(), self._rolled_back_on_failure():
+            for fragment in self._fragments:
+                if fragment.flight is not None:
+                    self._apply(fragment)
+        self._clock.resume()
+
+    def finish(self) -> None:
+        """:meth:`flush` at the end of the training. Later inner steps stay local."""
+        self.flush()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients, as the inner optimizer does with ``set_to_none``."""

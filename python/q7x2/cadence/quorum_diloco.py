@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.extension import load
 from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_flags, check_positive, check_whole
+from q7x2._core.renamed import renamed
 from q7x2._core.state_bytes import decode, encode
 from q7x2.cadence.diloco_fragment import Fragment, views
 from q7x2.cadence.diloco_options import DiLoCoOptions
@@ -70,7 +72,8 @@ class _Leaving:
     tokens: float
 
 
-class QuorumDiLoCo:
+@renamed(state="load_state_dict")
+class QuorumDiLoCo(Ending):
     """DiLoCo in which an outer step counts the first outer gradients, weighted by tokens.
 
     An outer step is closed by ``need`` of the n ranks, and ``grace`` seconds later at most. Ranks
@@ -107,7 +110,6 @@ class QuorumDiLoCo:
         random_seed: The seed of the codec's random numbers.
         timeout: After how long an outer step that cannot be closed raises; a float means seconds.
             None: the group's.
-        state: The result of this rank's :meth:`state_dict`, to resume. None: start a new training.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
     Raises:
@@ -134,7 +136,6 @@ class QuorumDiLoCo:
         staleness: int = 1,
         random_seed: int = 0,
         timeout: timedelta | float | None = None,
-        state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -174,8 +175,8 @@ class QuorumDiLoCo:
             "staleness": staleness,
             "parameters": shapes,
         }
-        step = 0 if state is None else int(state["outer_steps"])
-        check_agreement("QuorumDiLoCo", facts | {"outer_steps": step}, group)
+        check_agreement("QuorumDiLoCo", facts, group)
+        self._group = group
         self.inner, self._rank, self._outer, self._balance = inner, group.rank(), outer, balance
         self._most_staleness = staleness
         self._sync_every = self._interval = sync_every
@@ -185,12 +186,7 @@ class QuorumDiLoCo:
         self._stats, self._since = QuorumDiLoCoStats(), time.monotonic()
         with torch.no_grad():
             self._fragment = fragment = Fragment(0, parameters, options)
-            if state is not None:
-                self._restore(state)
-            shared = [t for t in (fragment.weights, fragment.momentum) if t is not None]
-            for tensor in shared:
-                dist.broadcast(tensor, group=group, group_src=0)
-            fragment.write_parameters(0.0)
+            self._share()
         coded = sum(p.numel() for _, p in fragment.coded)
         self._bytes = OuterBytes(compressor, coded, fragment.weights.numel(), random_seed)
         self._exchange = Exchange(
@@ -199,7 +195,6 @@ class QuorumDiLoCo:
             lambda mask: mask.bit_count() >= self._need,
             self._state,
             timing,
-            step,
         )
 
     @property
@@ -275,15 +270,50 @@ class QuorumDiLoCo:
         copies = {name: None if t is None else t.clone() for name, t in tensors.items()}
         return {"outer_steps": self.outer_steps, **copies}
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave; all ranks call it before their first step.
+
+        Load the inner optimizer too. The model takes the shared weights.
+
+        Args:
+            state: That of this rank.
+
+        Raises:
+            ValueError: It is of another model or other options, or of another outer step than on
+                rank 0.
+            RuntimeError: This rank has taken an outer step.
+        """
+        problem: Exception | None = None
+        try:
+            self._check_fits(state)
+        except ValueError as error:
+            problem = error
+        step = int(state["outer_steps"])
+        check_agreement("QuorumDiLoCo's state", {"outer_steps": step}, self._group, problem)
+        if problem is not None:
+            raise problem
+        self._exchange.resume(step)
+        for name in ("weights", "momentum", "residual"):
+            if state[name] is not None:
+                getattr(self._fragment, name).copy_(state[name])
+        self._share()
+
+    def _share(self) -> None:
+        """All ranks take the weights and the momentum of rank 0."""
+        fragment = self._fragment
+        for tensor in (fragment.weights, fragment.momentum):
+            if tensor is not None:
+                dist.broadcast(tensor, group=self._group, group_src=0)
+        fragment.write_parameters(0.0)
+
+    def _check_fits(self, state: Mapping[str, Any]) -> None:
         for name in ("weights", "momentum", "residual"):
             mine, saved = getattr(self._fragment, name), state[name]
             if (mine is None) != (saved is None) or (
                 mine is not None and mine.shape != saved.shape
             ):
                 raise ValueError(f"the state is of another QuorumDiLoCo: its {name} does not fit")
-            if mine is not None:
-                mine.copy_(saved)
 
     def _outer_step(self) -> None:
         fragment, begin, before = self._fragment, time.monotonic(), self.outer_steps

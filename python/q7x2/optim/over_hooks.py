@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from q7x2._attach import attach
 from q7x2._core.option_checks import check_whole
+from q7x2._core.renamed import renamed
 from q7x2.hooks.attached import Attached
-from q7x2.hooks.base import renamed
 from q7x2.hooks.options import HookOptions, LionUpdate, MeanMomentum
 
 

@@ -112,7 +112,7 @@ def test_an_overlap_that_is_attached_after_some_steps() -> None:
     train(late, optimizer, range(2))
     hook = q7x2.attach(late, q7x2.Allreduce(), overlap="forward", optimizer=optimizer)
     train(late, optimizer, range(2, 12))
-    hook.wait()
+    hook.flush()
     assert hook.stats.steps > 0
     for (name, one), other in zip(plain.named_parameters(), late.parameters(), strict=True):
         assert_bits(other, one, name)

@@ -186,7 +186,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
     if rank == 2:  # four gradients were applied meanwhile: its lag is 4 / 2
         give(model, late, 1.0)
         assert late.mode == "epochs"
-    late.sync()
+    late.flush()
     assert late.lag == q7x2.late.LagFacts(5, "epochs", 0, 1.0, 2.0)
     # In epochs the times of backwards count: rank 2's lag falls by a quarter of what is above 1.
     with pytest.MonkeyPatch.context() as patch:
@@ -229,33 +229,36 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
     options = {"mode": "epochs", "send_every": 2}
     model, late = made(**options)
     train(model, late, 3)
-    late.sync()
+    late.flush()
     state = late.state_dict()
     saved = copy.deepcopy((model.state_dict(), late.optimizer.state_dict()))
     again = net(seed=3)
     sgd = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
     again.load_state_dict(saved[0])
     sgd.load_state_dict(saved[1])
-    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options, state=state)
+    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options)
+    resumed.load_state_dict(state)
     assert (resumed.version, resumed.history) == (3, late.history)
     for each, trained in ((late, model), (resumed, again)):
         train(trained, each, 6, first=6)
         each.finish()
     assert_bits(flat(again), flat(model))
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        made(state={**state, "world_size": 3})
+        made()[1].load_state_dict({**state, "world_size": 3})
+    with pytest.raises(RuntimeError, match="before the first step"):
+        late.load_state_dict(state)
 
 
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
-def test_what_has_been_added_up_is_applied_before_a_sync() -> None:
+def test_what_has_been_added_up_is_applied_before_a_flush() -> None:
     model, late = weight(mode="epochs", send_every=3)
     rank = dist.get_rank()
     for _ in range(1 + rank):
         give(model, late, 1.0 + rank)
-    with pytest.raises(RuntimeError, match=r"right after sync\(\) only"):
+    with pytest.raises(RuntimeError, match=r"right after flush\(\) only"):
         late.state_dict()
-    late.sync()
+    late.flush()
     assert late.version == 1
     assert_close(model.weight.detach(), torch.tensor([[-(1 + 2 + 2) / 3]]))
     assert late.state_dict()["log"]["version"] == 1
@@ -279,16 +282,16 @@ def body_lose_a_rank(victim: int, shared: str) -> None:
     """A dead rank ends the group, and the others go on in a new one."""
     model, late = made()
     train(model, late, 4)
-    late.sync()
+    late.flush()
     state = late.state_dict()
-    Board(shared, 3).barrier("all have left sync")
+    Board(shared, 3).barrier("all have left flush")
     if dist.get_rank() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(dist.DistBackendError):
         train(model, late, 10_000)
     dist.shrink_group([victim])
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN, state=state)
+        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN).load_state_dict(state)
     late = q7x2.late.StaleSGD(model, late.optimizer, **PLAIN)
     train(model, late, 6)
     late.finish()
@@ -335,9 +338,14 @@ def test_mistakes_raise_when_it_is_made() -> None:
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
+    with pytest.raises(TypeError, match="no argument 'state': use 'load_state_dict'"):
+        made(state={})
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
         q7x2.late.StaleSGD(net(), None)  # type: ignore[arg-type]
     _, late = weight()
     with pytest.raises(ValueError, match="samples must be positive"):
         late.step(samples=0)
+    old: Any = late
+    with pytest.raises(AttributeError, match="no attribute 'sync': use 'flush'"):
+        old.sync()
     late.finish()

@@ -69,7 +69,7 @@ def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -
         optimizer.load_state_dict(copy.deepcopy(saved[1]))  # it keeps the tensors it is given
     again.train(range(3, 6))
     again.assert_equal()
-    pair.attached.wait()
+    pair.attached.flush()
     assert_bits(flat(again.ours), flat(pair.ours))
 
 
@@ -77,7 +77,7 @@ def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -
 def test_weights_that_the_user_changes_are_trained_on() -> None:
     pair = Pair()
     pair.train(range(3))
-    pair.attached.wait()
+    pair.attached.flush()
     for ddp, _ in pair.both():
         with torch.no_grad():
             for p in ddp.parameters():
