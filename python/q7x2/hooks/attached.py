@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from q7x2._core import hook_state
 from q7x2._core.hook_state import HookStateError as HookStateError
+from q7x2._core.renamed import renamed_attributes
 from q7x2.hooks.residuals import MeasuredRunner
 from q7x2.hooks.runner import (
     check_has_no_hook,
@@ -73,6 +74,7 @@ class HookEvent:
     end: float
 
 
+@renamed_attributes(step="steps")
 class Attached(ObeysPolicies):
     """A hook at work on one model; made by :func:`attach`.
 
@@ -118,7 +120,7 @@ class Attached(ObeysPolicies):
         return self._runner.number
 
     @property
-    def step(self) -> int:
+    def steps(self) -> int:
         """Reductions so far, those before a loaded state's checkpoint included."""
         return self._runner.step
 

@@ -47,7 +47,7 @@ class _Gradient:
 
 
 @renamed(state="load_state_dict")
-@renamed_attributes(sync="flush")
+@renamed_attributes(sync="flush", version="steps")
 class StaleSGD(Ending):
     """Data-parallel training in which a rank does not wait for slower ones, within a bound.
 
@@ -66,7 +66,7 @@ class StaleSGD(Ending):
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> late = q7x2.late.StaleSGD(model, optimizer, mode=q7x2.late.FollowLag())
-    >>> while late.version < 10_000:
+    >>> while late.steps < 10_000:
     ...     loss_of(model(x), y).backward()
     ...     late.step(samples=len(x))
     >>> late.finish()
@@ -153,8 +153,8 @@ class StaleSGD(Ending):
         self._stats, self._since = StaleSGDStats(), time.monotonic()
 
     @property
-    def version(self) -> int:
-        """The version of this rank's weights."""
+    def steps(self) -> int:
+        """The version of this rank's weights: the number of the optimizer's steps."""
         return self._log.version
 
     @property
@@ -216,7 +216,7 @@ class StaleSGD(Ending):
         if not self._is_done:
             self._is_done, self._end = True, None
             self._say(Kind.DONE)
-        self._wait(lambda: self._end == self.version)
+        self._wait(lambda: self._end == self.steps)
         self._is_done = False
         self._log.settle()
         self._since = time.monotonic()
@@ -241,7 +241,7 @@ class StaleSGD(Ending):
         Raises:
             RuntimeError: There were steps since the last :meth:`flush`.
         """
-        if self._end != self.version or self._sum is not None or self._is_sent:
+        if self._end != self.steps or self._sum is not None or self._is_sent:
             raise RuntimeError("state_dict() is available right after flush() only")
         return {"world_size": self._size, "log": self._log.state}
 
@@ -276,7 +276,7 @@ class StaleSGD(Ending):
         self._weight += samples
         self._backwards += 1
         if self._sum is None:
-            self._sum, self._base = gradient, self.version
+            self._sum, self._base = gradient, self.steps
         else:
             self._sum.add_(gradient)
 
@@ -326,7 +326,7 @@ class StaleSGD(Ending):
             left = self.timeout - (time.monotonic() - begin)
             if left <= 0:
                 raise TimeoutError(
-                    f"version {self.version} timed out after {self.timeout:g} s, waiting for "
+                    f"version {self.steps} timed out after {self.timeout:g} s, waiting for "
                     f"{self._missing()}"
                 )
             letter = self._data.receive(left)

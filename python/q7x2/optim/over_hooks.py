@@ -153,12 +153,12 @@ class OneBitAdam(_OverHook):
     @property
     def is_frozen(self) -> bool:
         """The gradients at hand are momenta, and the second moments stay as they are."""
-        return not self.hook._is_detached and not self._options.is_full(self.hook.step - 1)
+        return not self.hook._is_detached and not self._options.is_full(self.hook.steps - 1)
 
     def _begin_compressing(self) -> None:
         """The momentum to go on from is the optimizer's, which has seen the gradients as they were
         at `step`, perhaps clipped; the hook has seen them as they were reduced."""
-        step = self.hook.step
+        step = self.hook.steps
         if self._options.is_full(step) or not self._options.is_full(step - 1):
             return
         moments = {name: self.state.get(p) for name, p in self._by_name.items()}

@@ -100,12 +100,12 @@ def test_a_training_that_diverges_is_rolled_back() -> None:
     job.train(range(4))
     # One rank alone has a bad loss: the mean counts.
     good = job.hook.observe(2.0 + dist.get_rank())
-    assert (good.loss, good.rolled_back, good.step) == (2.5, False, 4)
+    assert (good.loss, good.rolled_back, good.steps) == (2.5, False, 4)
     reference = Job(mesh, OPTIONS, {"policy": q7x2.policy.ErrorBudget(LEVELS, start=1)})
     reference.load({**job.state(), "hook": _without_policies(job.hook.state_dict())})
     job.train(range(4, 7))
     bad = job.hook.observe(math.inf if dist.get_rank() == 1 else 1.0)
-    assert (bad.rolled_back, bad.step, job.hook.step) == (True, 4, 4)
+    assert (bad.rolled_back, bad.steps, job.hook.steps) == (True, 4, 4)
     (policy,) = job.hook.policies
     assert isinstance(policy, q7x2.policy.ErrorBudget)
     assert policy.level == LEVELS[1]
@@ -129,7 +129,7 @@ def test_policies_accumulate_gradients() -> None:
         with hook.accumulate() as is_last:
             backward(model, micro)
         lasts.append(is_last)
-    assert (lasts, hook.step, hook.cadence) == ([False, True], 1, 2)
+    assert (lasts, hook.steps, hook.cadence) == ([False, True], 1, 2)
     exact: dict[str, torch.Tensor] = {}
     for micro in range(2):
         for name, p in exact_gradients(micro, range(2), weights).named_parameters():
@@ -149,8 +149,8 @@ def test_decisions_hold_for_the_model_over_another_group() -> None:
     other.hook.detach()
     other.load_weights(weights)
     job.hook.rebind(other.model)
-    assert job.hook.step == 4
+    assert job.hook.steps == 4
     job.model, job.optimizer = other.model, other.optimizer
     job.train(range(4, 7))
     assert job.hook.policies[0].history[: len(history)] == history
-    assert job.hook.observe(1.0).step == 7
+    assert job.hook.observe(1.0).steps == 7

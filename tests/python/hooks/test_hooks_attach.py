@@ -67,7 +67,9 @@ def test_a_hook_that_was_detached_stays_registered() -> None:
     with pytest.raises(RuntimeError, match="even if it is detached"):
         attach_int8(ddp)
     hook = attach_int8(DDP(ddp.module))  # which is what the message says
-    assert hook.step == 0
+    assert hook.steps == 0
+    with pytest.raises(AttributeError, match="Attached has no attribute 'step': use 'steps'"):
+        _ = hook.step
 
 
 def train_with(at: int, attach: Callable[[DDP], Any], is_late: bool, **options: Any) -> Any:
@@ -83,7 +85,7 @@ def train_with(at: int, attach: Callable[[DDP], Any], is_late: bool, **options: 
         ddp = DDP(ddp.module, **options, **SMALL_BUCKETS)
     hook = attach(ddp)
     train(ddp, optimizer, range(at, 6))
-    assert hook.step == 6 - at
+    assert hook.steps == 6 - at
     return dict(ddp.module.named_parameters())
 
 

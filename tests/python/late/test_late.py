@@ -47,7 +47,7 @@ def give(model: nn.Linear, late: q7x2.late.StaleSGD, gradient: float, samples: f
 
 def train(model: nn.Module, late: q7x2.late.StaleSGD, versions: int, first: int = 0) -> None:
     step = first
-    while late.version < versions:
+    while late.steps < versions:
         x, y = batch(dist.get_rank(), step)
         nn.functional.mse_loss(model(x), y).backward()
         late.step()
@@ -66,17 +66,17 @@ def test_eager_applies_each_gradient_when_it_comes(discount: bool) -> None:
     rank = dist.get_rank()
     if rank == 1:
         give(model, late, 1.0)
-        assert (late.version, model.weight.item()) == (1, -1.0)
+        assert (late.steps, model.weight.item()) == (1, -1.0)
         give(model, late, 2.0)
-        assert (late.version, model.weight.item()) == (2, -3.0)
+        assert (late.steps, model.weight.item()) == (2, -3.0)
     meet()
     if rank == 2:
         give(model, late, 6.0)
-        assert (late.version, late.stats.staleness) == (3, 2)
+        assert (late.steps, late.stats.staleness) == (3, 2)
     late.finish()
     stale = 6 / math.sqrt(3) if discount else 6
     assert_close(model.weight.detach(), torch.tensor([[-3.0 - stale]]))
-    assert late.version == 3
+    assert late.steps == 3
     assert_same_on_all_ranks([model.weight.detach()])
     assert late.stats.sent == (0, 2, 1)[rank]
     # Rank 1 saw no gradients of others, and rank 2 saw two: a lag of one per other rank.
@@ -90,12 +90,12 @@ def test_buffered_applies_the_mean_of_the_first_ones() -> None:
     rank = dist.get_rank()
     if rank in (1, 3):
         give(model, late, float(rank), samples=rank)
-        assert late.version == 1
+        assert late.steps == 1
         assert_close(model.weight.detach(), torch.tensor([[-(1 * 1 + 3 * 3) / 4]]))
     meet()
     if rank in (0, 2):
         give(model, late, 4.0)
-        assert (late.version, late.stats.staleness) == (2, 1)
+        assert (late.steps, late.stats.staleness) == (2, 1)
     late.finish()
     assert_close(model.weight.detach(), torch.tensor([[-2.5 - 4 / math.sqrt(2)]]))
     assert_same_on_all_ranks([model.weight.detach()])
@@ -140,7 +140,7 @@ def test_a_fast_rank_waits_before_another_one_would_be_too_stale() -> None:
         give(model, late, 2.0)
     late.finish()
     # Version 3 has the mean of ranks 0 and 2, whose staleness is 2, and version 4 rank 1's.
-    assert late.version == 4
+    assert late.steps == 4
     assert_close(model.weight.detach(), torch.tensor([[-1.0 - 1.0 - 2.0 - 1.0]]))
     assert late.stats.largest_staleness == (1 if rank == 1 else 2)
 
@@ -153,7 +153,7 @@ def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(10 * seed + dist.get_rank())
     seen = 0
-    while late.version < 16:
+    while late.steps < 16:
         for _ in range(chance.choice((1, 1, 1, 6))):  # some steps take longer
             x, y = batch(dist.get_rank(), late.stats.steps)
             loss = nn.functional.mse_loss(model(x), y)
@@ -165,7 +165,7 @@ def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
     assert_same_on_all_ranks([flat(model)])
     assert late.stats.sent == seen
     assert late.stats.largest_staleness <= 5
-    versions = everybodys_objects((late.version, late.lag, late.history))
+    versions = everybodys_objects((late.steps, late.lag, late.history))
     assert versions == [versions[0]] * 4
 
 
@@ -195,9 +195,9 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
         for version, mode in ((6, "epochs"), (7, "eager")):
             clock.passed += 1e6  # a backward takes this long, so other differences do not count
             give(model, late, 1.0)
-            assert (late.version, late.mode) == (version, mode)
+            assert (late.steps, late.mode) == (version, mode)
     late.finish()
-    assert [event.version for event in late.history] == [0, 5, 7]
+    assert [event.steps for event in late.history] == [0, 5, 7]
     histories = everybodys_objects(late.history)
     assert histories == [late.history] * 3
     assert_same_on_all_ranks([model.weight.detach()])
@@ -207,7 +207,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
 @pytest.mark.ranks(2)
 def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
     def choose(facts: q7x2.late.LagFacts) -> str:
-        return "eager" if facts.version == 0 or dist.get_rank() == 0 else "buffered"
+        return "eager" if facts.steps == 0 or dist.get_rank() == 0 else "buffered"
 
     model, late = weight(mode=choose)
     if dist.get_rank() == 0:
@@ -217,7 +217,7 @@ def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
     if dist.get_rank() == 1:
         with pytest.raises(RuntimeError, match="in the mode 'eager', and this rank in 'buffered'"):
             give(model, late, 1.0)
-        assert late.version == 1
+        assert late.steps == 1
 
 
 # ---- state, failures, errors ---------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
     sgd.load_state_dict(saved[1])
     resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options)
     resumed.load_state_dict(state)
-    assert (resumed.version, resumed.history) == (3, late.history)
+    assert (resumed.steps, resumed.history) == (3, late.history)
     for each, trained in ((late, model), (resumed, again)):
         train(trained, each, 6, first=6)
         each.finish()
@@ -259,11 +259,11 @@ def test_what_has_been_added_up_is_applied_before_a_flush() -> None:
     with pytest.raises(RuntimeError, match=r"right after flush\(\) only"):
         late.state_dict()
     late.flush()
-    assert late.version == 1
+    assert late.steps == 1
     assert_close(model.weight.detach(), torch.tensor([[-(1 + 2 + 2) / 3]]))
     assert late.state_dict()["log"]["version"] == 1
     late.finish()
-    assert late.version == 1
+    assert late.steps == 1
 
 
 @ONLY_Q7X2
@@ -272,10 +272,10 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
     model, late = weight(mode="epochs")
     with pytest.raises(FloatingPointError, match="the gradient of version 1 has Inf or NaN"):
         give(model, late, math.nan if dist.get_rank() == 1 else 1.0)
-    assert (late.version, model.weight.item()) == (1, 0.0)
+    assert (late.steps, model.weight.item()) == (1, 0.0)
     give(model, late, 1.0)
     late.finish()
-    assert (late.version, model.weight.item()) == (2, -1.0)
+    assert (late.steps, model.weight.item()) == (2, -1.0)
 
 
 def body_lose_a_rank(victim: int, shared: str) -> None:
@@ -318,7 +318,7 @@ def test_one_rank_trains_alone() -> None:
     model, late = weight()
     give(model, late, 1.0)
     late.finish()
-    assert (late.version, model.weight.item(), late.lag.mean) == (1, -1.0, 0.0)
+    assert (late.steps, model.weight.item(), late.lag.mean) == (1, -1.0, 0.0)
 
 
 @ONLY_Q7X2

@@ -242,7 +242,7 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
     sent = hook.stats.message_bytes - sent
     state = hook.state_dict()
     hook.rebind(moved)
-    assert hook.step == 4
+    assert hook.steps == 4
     assert_bits(
         residuals(hook)["layers.0"], next(iter(state["local"].values()))["residual"]["layers.0"]
     )
@@ -355,7 +355,7 @@ def test_policies_accumulate_gradients() -> None:
             expected = sum(mean_of(j, 1)[0] for j in range(3))
             assert_close(next(ddp.parameters()).grad, expected, rtol=0.05, atol=0.05)
     assert lasts == [False, False, True] * 2
-    assert (hook.step, hook.cadence) == (2, 3)
+    assert (hook.steps, hook.cadence) == (2, 3)
     steps = [
         q7x2.policy.Accumulate(q7x2.policy.PostLocal(2, 4)).decide(step, None).cadence
         for step in range(4)
