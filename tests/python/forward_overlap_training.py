@@ -81,9 +81,7 @@ class Pair:
         options = SMALL_BUCKETS | ddp
         self.plain, self.ours = DDP(model(), **options), DDP(model(), **options)
         self.optimizers = make(self.plain), make(self.ours)
-        self.attached = q7x2.attach(
-            self.ours, q7x2.Allreduce(), overlap=overlap, optimizer=self.optimizers[1]
-        )
+        self.attached = q7x2.overlap.attach(self.ours, self.optimizers[1], overlap)
 
     def both(self) -> Iterable[tuple[DDP, torch.optim.Optimizer]]:
         return zip((self.plain, self.ours), self.optimizers, strict=True)

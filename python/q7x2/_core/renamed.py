@@ -7,23 +7,30 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
+Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 
-def renamed(**names: str) -> Callable[[Class], Class]:
-    """A class decorator: an argument of an old name raises TypeError, which says the new one."""
+def renamed(**names: str) -> Callable[[Taker], Taker]:
+    """A decorator of a class or a function: an argument of an old name raises TypeError.
 
-    def decorate(kind: Class) -> Class:
-        init = kind.__init__  # type: ignore[misc]
+    Args:
+        names: What to use instead, by old name.
+    """
 
-        @functools.wraps(init)
-        def checked(self: Any, *args: Any, **given: Any) -> None:
+    def decorate(taker: Taker) -> Taker:
+        called: Any = taker.__init__ if isinstance(taker, type) else taker  # type: ignore[misc]
+
+        @functools.wraps(called)
+        def checked(*args: Any, **given: Any) -> Any:
             for old, new in names.items():
                 if old in given:
-                    raise TypeError(f"{kind.__name__} has no argument {old!r}: use {new!r}")
-            init(self, *args, **given)
+                    raise TypeError(f"{taker.__name__} has no argument {old!r}: use {new!r}")
+            return called(*args, **given)
 
-        kind.__init__ = checked  # type: ignore[misc]
-        return kind
+        if not isinstance(taker, type):
+            return checked  # type: ignore[return-value]
+        taker.__init__ = checked  # type: ignore[misc]
+        return taker
 
     return decorate
 

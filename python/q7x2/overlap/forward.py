@@ -295,7 +295,7 @@ class AttachedForward:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Step on the shards. The optimizer's own step then finds no gradients."""
         if len(args) > 1 or kwargs.get("closure") is not None:
-            raise RuntimeError("overlap='forward' takes no closure in optimizer.step")
+            raise RuntimeError("forward overlap takes no closure in optimizer.step")
         if self._timed is not None:
             self._timed.end_step()
         if self._is_detached or not self._has_scattered():
@@ -368,10 +368,9 @@ class AttachedForward:
         self._forget_state(optimizer)
 
     def detach(self) -> None:
-        """Train as DDP without overlap from now on; a collective call.
+        """Train as DDP without overlap from now on; a collective call. DDP keeps its hook.
 
-        The optimizer gets its whole state back. Gradients that it has not used are dropped. DDP
-        itself cannot be rid of a hook: it stays registered.
+        The optimizer gets its whole state back. Gradients that it has not used are dropped.
         """
         if self._is_detached:
             return

@@ -20,7 +20,7 @@ def attach_int8(ddp: DDP) -> Any:
 
 
 def attach_overlap(ddp: DDP) -> Any:
-    return q7x2.attach(ddp, q7x2.Allreduce(), overlap="forward", optimizer=sgd(ddp))
+    return q7x2.overlap.attach(ddp, sgd(ddp))
 
 
 def attach_one_bit_adam(ddp: DDP) -> Any:
@@ -112,7 +112,7 @@ def test_an_overlap_that_is_attached_after_some_steps() -> None:
     train(plain, sgd(plain), range(12))
     optimizer = sgd(late)
     train(late, optimizer, range(2))
-    hook = q7x2.attach(late, q7x2.Allreduce(), overlap="forward", optimizer=optimizer)
+    hook = q7x2.overlap.attach(late, optimizer)
     train(late, optimizer, range(2, 12))
     hook.flush()
     assert hook.stats.steps > 0
