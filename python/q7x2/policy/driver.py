@@ -96,7 +96,7 @@ class PolicyDriver:
         return any(policy.validation_due(step) for policy in self.policies)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        return [policy.snapshot() for policy in self.policies]
+        return [policy.state_dict() for policy in self.policies]
 
     def to_text(self) -> str:
         """The snapshots as one object, which a distributed checkpoint keeps and loads whole."""
@@ -111,10 +111,10 @@ class PolicyDriver:
         before = self.snapshot()
         try:
             for policy, snapshot in zip(self.policies, snapshots, strict=True):
-                policy.load(snapshot)
+                policy.load_state_dict(snapshot)
         except Exception:
             for policy, snapshot in zip(self.policies, before, strict=True):
-                policy.load(snapshot)
+                policy.load_state_dict(snapshot)
             raise
 
     def roll_back(self, snapshots: Sequence[Mapping[str, Any]]) -> None:

@@ -252,7 +252,7 @@ def test_policies_steer_shards_and_replicas() -> None:
     assert set(seen.facts[-1].gradients) == names | set(MATRICES)
     assert {event.parameter for event in between.history} == names
     assert all(gradient.uses == 4 for gradient in seen.facts[-1].gradients.values())
-    everybody = _everybody((shards.snapshot(), between.snapshot(), repr(seen.facts)))
+    everybody = _everybody((shards.state_dict(), between.state_dict(), repr(seen.facts)))
     assert all(each == everybody[0] for each in everybody)
 
 

@@ -70,7 +70,7 @@ def test_a_resumed_training_decides_alike_and_has_the_same_bits(make: Any) -> No
         resumed.load(stopped.state())
         assert resumed.train(range(step + 1, 9)) == expected[step + 1 :]
         assert_same_jobs(untouched, resumed)
-        ends = [job.hook.policies[0].snapshot() for job in (untouched, resumed)]
+        ends = [job.hook.policies[0].state_dict() for job in (untouched, resumed)]
         assert ends[0] == ends[1]
         assert ends[0]["history"]
     everybody: list[Any] = [None] * dist.get_world_size()
@@ -87,7 +87,7 @@ def test_a_distributed_checkpoint_has_policies(shared: str) -> None:
     again = Job(mesh, OPTIONS, {"policy": accordion()})
     dcp.load({"model": again.model.state_dict(), "hook": again.hook}, checkpoint_id=shared)
     again.optimizer.load_state_dict(copy.deepcopy(job.optimizer.state_dict()))
-    assert again.hook.policies[0].snapshot() == job.hook.policies[0].snapshot()
+    assert again.hook.policies[0].state_dict() == job.hook.policies[0].state_dict()
     assert job.train(range(5, 8)) == again.train(range(5, 8))
 
 

@@ -28,7 +28,7 @@ def test_errors_beyond_the_budget_tighten_single_gradients() -> None:
     alarms = {event.parameter for event in policy.history if event.kind == "alarm"}
     assert alarms == {"layers.0"}
     assert policy.level == "int2:g=128"
-    assert policy.snapshot()["single"]["layers.0"]["above"] >= 1
+    assert policy.state_dict()["single"]["layers.0"]["above"] >= 1
 
 
 def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
