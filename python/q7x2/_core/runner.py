@@ -25,19 +25,33 @@ class Row(NamedTuple):
     compressor: str
 
 
+class GradientSums(NamedTuple):
+    """What a hook has measured of one gradient, summed over the ranks.
+
+    Attributes:
+        gradient: Squares of the norms of the gradients.
+        residual: Squares of the norms of the residuals.
+        uses: Ranks that used the parameter.
+        errors: The squared error of each candidate.
+    """
+
+    gradient: float
+    residual: float
+    uses: float
+    errors: Sequence[float]
+
+
 class StepFacts(TypedDict):
     """What a hook tells of a step, equal on all ranks.
 
-    ``gradients`` has, for each number of a measured parameter, the sums over the ranks of the
-    squares of the gradient and of the residual, how many ranks used the parameter, and the errors
-    of the candidates.
+    ``gradients`` has the values of :class:`GradientSums` for each number of a measured parameter.
     """
 
     step: int
     is_finite: bool
     step_seconds: float
     wire_seconds: float
-    gradients: dict[int, tuple[float, float, float, list[float]]]
+    gradients: dict[int, tuple[float, float, float, Sequence[float]]]
 
 
 class Steered(Protocol):

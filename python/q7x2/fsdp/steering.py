@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from q7x2._core.random_keys import key_of
+from q7x2._core.runner import GradientSums
 from q7x2.fsdp.facts import FactTable, WireClock, ranks_in, summed
 from q7x2.fsdp.treatments import GroupTreatment, check_compressor, check_rows, combined
 
@@ -122,10 +123,12 @@ class Steering:
             values = torch.cat([values, table.rows.view(-1)])
         sums = summed(values, self._groups, self._device)
         ranks = ranks_in(self._groups)
-        gradients = {}
+        gradients: dict[int, tuple[float, float, float, Sequence[float]]] = {}
         if table is not None:
             rows = sums[3:].view_as(table.rows).tolist()
-            gradients = {n: (*rows[n][:3], rows[n][3:]) for n in sorted(table.seen)}
+            for n in sorted(table.seen):
+                gradient, residual, uses, *errors = rows[n]
+                gradients[n] = GradientSums(gradient, residual, uses, errors)
         self._table = None
         self._facts = {
             "step": step,
@@ -140,11 +143,11 @@ class Steering:
         """Their facts are sums over the replicas already, so one replica tells them."""
         if not self._measures:
             return
-        for number, one in gradients.items():
+        for number, sums in gradients.items():
             position = len(self._numbers) + number
             self._step_table().seen.add(position)
             if self._is_first_replica:
-                self._step_table().add(position, *one)
+                self._step_table().add(position, *GradientSums(*sums))
 
     def drop_step(self) -> None:
         """The step has failed, or the state is another one: nothing is known of it."""

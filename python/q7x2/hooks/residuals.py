@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from q7x2._core import observers
-from q7x2._core.runner import Row
-from q7x2.policy.policy import Facts, GradientFacts
+from q7x2._core.runner import GradientSums, Row
+from q7x2.policy.policy import Facts, facts_of
 
 if TYPE_CHECKING:
     from q7x2._C import HookRunner
@@ -139,8 +139,8 @@ class MeasuredRunner:
 
     def _note(self, raw: StepFacts) -> None:
         gradients = {
-            self._parameters[number]: GradientFacts(gradient**0.5, residual**0.5, round(uses))
-            for number, (gradient, residual, uses, _) in sorted(raw["gradients"].items())
+            self._parameters[number]: facts_of(GradientSums(*sums))
+            for number, sums in sorted(raw["gradients"].items())
         }
         self.last = Facts(raw["step"], gradients=gradients)
         if observers.residuals_measured and self._is_first:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from q7x2._core.runner import Row
-from q7x2.policy.policy import Decision, Facts, GradientFacts, Policy, Treatment, Verdict
+from q7x2._core.runner import GradientSums, Row
+from q7x2.policy.policy import Decision, Facts, Policy, Treatment, Verdict, facts_of
 
 if TYPE_CHECKING:
     import torch
@@ -63,13 +63,8 @@ class PolicyDriver:
 
     def _facts(self, raw: StepFacts) -> Facts:
         gradients = {
-            self.names[number]: GradientFacts(
-                gradient**0.5,
-                residual**0.5,
-                round(uses),
-                dict(zip(self._candidates, errors, strict=True)),
-            )
-            for number, (gradient, residual, uses, errors) in raw["gradients"].items()
+            self.names[number]: facts_of(GradientSums(*sums), self._candidates)
+            for number, sums in raw["gradients"].items()
         }
         return Facts(
             raw["step"], raw["is_finite"], raw["step_seconds"], raw["wire_seconds"], gradients

@@ -16,6 +16,8 @@ from q7x2.policy.cadence import describe
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from q7x2._core.runner import GradientSums
+
 
 class DivergenceError(RuntimeError):
     """A training diverges again and again, although policies have rolled it back."""
@@ -44,6 +46,16 @@ class GradientFacts:
         if self.gradient > 0:
             return self.residual / self.gradient
         return math.inf if self.residual > 0 else 0.0
+
+
+def facts_of(sums: GradientSums, candidates: Sequence[str] | None = None) -> GradientFacts:
+    """The facts in a hook's sums.
+
+    Args:
+        candidates: The codecs whose errors are in ``sums``. None: errors are left out.
+    """
+    errors = {} if candidates is None else dict(zip(candidates, sums.errors, strict=True))
+    return GradientFacts(sums.gradient**0.5, sums.residual**0.5, round(sums.uses), errors)
 
 
 @dataclass(frozen=True)
