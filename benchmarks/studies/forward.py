@@ -2,7 +2,7 @@
 the computation.
 
 Virtual hosts with one rank each train a small GPT in turns: DDP over q7x2, and DDP attached with
-overlap="forward". The computation without messages and the messages without computation are
+forward overlap. The computation without messages and the messages without computation are
 measured in the same turns: no step can be shorter than the longer of the two. With --rate auto, a
 first lab measures the computation, and the rate of the second one makes messages take as long.
 It needs root.
@@ -137,14 +137,10 @@ class Training:
             )
             self._models[name] = ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
         ours, optimizer = self._models[OURS]
-        self._attached = q7x2.attach(
-            ours,
-            q7x2.Allreduce(),
-            overlap=q7x2.overlap.OverlapOptions(
-                chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
-            ),
-            optimizer=optimizer,
+        options = q7x2.overlap.OverlapOptions(
+            chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
         )
+        self._attached = q7x2.overlap.attach(ours, optimizer, options)
         self.gradient_bytes = sum(4 * p.numel() for p in ours.parameters())
         bucket = round(spec["bucket_mb"] * (1 << 18))
         whole = torch.zeros(self.gradient_bytes // 4)

@@ -127,7 +127,7 @@ class Training:
     def updates(self) -> int:
         """Updates of this rank's weights so far."""
         if self._late is not None:
-            return self._late.version
+            return self._late.steps
         return self._steps if self._quorum is None else self._quorum.steps
 
     def step(self, rank: int) -> None:

@@ -184,16 +184,16 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
 
     hook.observe(validate())
     is_kicked = not is_forced
-    while hook.step < steps:  # steps that were rolled back are made again
-        if not is_kicked and hook.step == kick:
+    while hook.steps < steps:  # steps that were rolled back are made again
+        if not is_kicked and hook.steps == kick:
             is_kicked = True
             for group in optimizer.param_groups:
                 group["lr"] *= 30
         task.loss(ddp, next(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if hook.step % _EVERY == 0:
-            validations += is_forced and hook.step > kick
+        if hook.steps % _EVERY == 0:
+            validations += is_forced and hook.steps > kick
             rolled_back = hook.observe(validate()).rolled_back
             if rolled_back and noticed is None:
                 noticed = validations

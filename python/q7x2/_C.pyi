@@ -1,11 +1,14 @@
 """The compiled module. ``q7x2._core.extension.load`` loads it, with UCX in front of it."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, ReduceOp, Store, Work
+
+from q7x2._core.runner import StepFacts
 
 _HookState = dict[str, dict[str, Tensor]]
 
@@ -153,12 +156,15 @@ class HookRunner:
 
     def load(self, shared: _HookState, local: _HookState, step: int) -> None: ...
     def decide(
-        self, treatments: list[tuple[bool, bool, str]], measures: bool, candidates: list[str]
+        self,
+        treatments: Sequence[tuple[bool, bool, str]],
+        measures: bool,
+        candidates: Sequence[str],
     ) -> None:
         """What holds from the next step on, equal on all ranks: (whole, skip, compressor) by
         parameter; see ``csrc/comm_hooks/treatment.h``. ValueError for what the hook cannot do."""
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         """Of the last step; None if no step has ended since the last call."""
 
     def stats(self) -> dict[str, Any]: ...

@@ -71,6 +71,10 @@ class Order:
         letter = Letter(0, header_of(kind, *numbers), None)
         self._mail.inbox.put(lambda: letter)
 
+    def resume(self, log: Log) -> None:
+        """Go on with another log; before the first message."""
+        self._log = log
+
     def stop(self) -> None:
         """End the thread, and wait for that."""
         self.hear(Kind.STOP)

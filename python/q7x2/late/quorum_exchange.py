@@ -59,7 +59,6 @@ class Exchange:
         lengths: The least and the greatest number of bytes of a contribution.
         is_enough: Whether the contributions of a mask suffice to close a step.
         state: Makes the state that a rank gets which is behind, a vector of uint8.
-        step: The first step; equal on all ranks.
     """
 
     def __init__(
@@ -69,11 +68,10 @@ class Exchange:
         is_enough: Callable[[int], bool],
         state: Callable[[], Tensor],
         timing: Timing,
-        step: int = 0,
     ) -> None:
         self._mail, self._lengths, self._state = mail, lengths, state
         self._is_enough, self.timing = is_enough, timing
-        self.step = step
+        self.step = 0
         self._vote = Vote(mail.rank, mail.world_size, leader=0)
         self._decided: dict[int, Value] = {}
         # By step and rank: those of this step, and early ones of the next.
@@ -81,14 +79,20 @@ class Exchange:
         self._early: list[Letter] = []  # of the vote of a later step
         self._own: dict[int, Contribution] = {}  # by step: this one and the last
         self._sent: dict[int, set[int]] = {}  # by step: to whom
-        self._heard = dict.fromkeys(mail.peers, step)  # the furthest step of each rank
+        self._heard = dict.fromkeys(mail.peers, 0)  # the furthest step of each rank
         self._begun = time.monotonic()
         self._delays = deque([0.0], _USUAL)  # of contributions, since the begin of their step
         self._need: dict[int, int] = {}  # by rank: contributions of this step that it lacks
         self._wanting: set[int] = set()
         self._arrived: tuple[int, int, Tensor] | None = None
         self._done: set[int] = set()
-        self._is_done = False
+        self._is_done = self._has_begun = self._has_left = False
+
+    def resume(self, step: int) -> None:
+        """Begin with this step, equal on all ranks; RuntimeError after the first message."""
+        if self._has_begun:
+            raise RuntimeError("load_state_dict() is to be called before the first step()")
+        self.step, self._heard = step, dict.fromkeys(self._mail.peers, step)
 
     # ---- what a rank does ------------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ class Exchange:
 
     def _take_part(self, patience: float) -> Closed | None:
         wait = _Wait()
-        self._begun = wait.begun
+        self._begun, self._has_begun = wait.begun, True
         early, self._early = self._early, []
         for letter in early:
             self._hear(letter)
@@ -150,7 +154,9 @@ class Exchange:
 
         Raises the same as :meth:`close`.
         """
-        self._is_done = True
+        if self._has_left:
+            return
+        self._is_done = self._has_begun = True
         begun, said = time.monotonic(), 0.0
         while len(self._done) < len(self._mail.peers):
             now = time.monotonic()
@@ -169,6 +175,7 @@ class Exchange:
         for peer in self._mail.peers:
             self._post(peer, Other.DONE, self.step)
         self._mail.leave()
+        self._has_left = True
 
     # ---- time ------------------------------------------------------------------------------------
 
