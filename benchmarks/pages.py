@@ -17,12 +17,12 @@ from typing import Any
 
 from benchmarks.harness import RESULTS, ROOT, report
 from benchmarks.harness.arguments import parse_size
+from benchmarks.harness.inference import Paired
 from benchmarks.regress.bars import iperf_bound, rate_each_way
 from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.studies import choices, degraded, planning
 from benchmarks.studies.train import figures as study_figures
 from benchmarks.studies.train import variants_report
-from benchmarks.studies.train.inference import Paired
 from benchmarks.studies.train.methods import TORCH_POWERSGD
 from benchmarks.studies.train.study import OTHER_TEXT, Study
 from benchmarks.studies.train.variants import at_once

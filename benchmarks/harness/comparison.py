@@ -1,4 +1,4 @@
-"""What `collectives` and `network` share: their arguments, the run, its table and its picture."""
+"""What `collectives` and `network` share: their arguments, the run and its table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.harness import arguments, facts, launch, plots, report
+from benchmarks.harness import arguments, facts, launch, report
 from benchmarks.harness.ops import OPS
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, ops: str) -> None:
     )
     parser.add_argument("--blocks", type=int, default=5, help="turns of each backend")
     parser.add_argument("--block-seconds", type=float, default=0.2, help="length of a turn")
-    parser.add_argument("--out", type=Path, help="results file; a .png is written beside it")
+    parser.add_argument("--out", type=Path, help="results file")
 
 
 def run(title: str, jobs: list[launch.Job], out: Path) -> None:
@@ -51,9 +51,7 @@ def run(title: str, jobs: list[launch.Job], out: Path) -> None:
         body["topology"] = topology.to_json()
         body["placement"] = jobs[0].placement
     report.write_json(out, machine, body)
-    picture = out.with_suffix(".png")
-    plots.draw(picture, title, facts.describe(machine), cells)
-    console.print(f"written: {out}, {picture}")
+    console.print(f"written: {out}")
 
 
 def _ops(text: str) -> tuple[str, ...]:

@@ -149,22 +149,8 @@ def measure(
 ) -> dict[str, Any]:
     """Medians over the rounds; the time of a call is that of the slowest rank."""
     given = draw(zeros, pattern, spec["bytes"], dist.get_rank())
-
-    def prepared(call: Callable[[Any], object]) -> Callable[[], Callable[[], Any]]:
-        def prepare() -> Callable[[], Any]:
-            tensor = given.clone()
-
-            def timed() -> Any:
-                call(tensor)
-                return tensor
-
-            return timed
-
-        return prepare
-
     served = served_calls(groups)
-    calls = {name: prepared(call) for name, call in calls_of(groups).items()}
-    ways, results = study.in_turns(calls, spec["rounds"])
+    ways, results = study.in_turns(calls_of(groups), spec["rounds"], lambda _: given.clone())
     for name, result in results.items():
         if not torch.allclose(result, results[GLOO], rtol=1e-4, atol=1e-5):
             raise ValueError(f"{name} has another sum than {GLOO} with {zeros:.0%} zeros")

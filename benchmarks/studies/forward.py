@@ -113,10 +113,8 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the figures on rank 0; those of ways are per step."""
     dist.init_process_group("q7x2")
     training = Training(spec)
-    ways, _ = study.in_turns(
-        {name: lambda name=name: training.ways[name] for name in spec["ways"]},  # type: ignore[misc]
-        spec["rounds"],
-    )
+    calls = {name: training.ways[name] for name in spec["ways"]}
+    ways, _ = study.in_turns(calls, spec["rounds"], lambda _: None)
     for figures in ways.values():
         figures["all_seconds"] = [each / spec["steps"] for each in figures["all_seconds"]]
         for name in ("seconds", "bytes_sent", "cpu_seconds"):
@@ -150,24 +148,24 @@ class Training:
         whole = torch.zeros(self.gradient_bytes // 4)
         self._buckets = list(torch.split(whole, bucket))
         self._rank = dist.get_rank()
-        self.ways: dict[str, Callable[[], None]] = {
+        self.ways: dict[str, Callable[[None], None]] = {
             COMPUTE: self._compute,
             WIRE: self._send,
-            DDP: lambda: self._train(DDP),
+            DDP: lambda _: self._train(DDP),
             OURS: self._overlap,
         }
 
-    def _compute(self) -> None:
+    def _compute(self, _: None) -> None:
         with self._models[COMPUTE][0].no_sync():
             self._train(COMPUTE)
 
-    def _send(self) -> None:
+    def _send(self, _: None) -> None:
         for _ in range(self._spec["steps"]):
             works = [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]
             for work in works:
                 work.wait()
 
-    def _overlap(self) -> None:
+    def _overlap(self, _: None) -> None:
         self._train(OURS)
         self._attached.wait()
 

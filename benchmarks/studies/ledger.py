@@ -4,7 +4,7 @@
 The ledgers of both write or pause in turns of the same calls, in an order drawn by chance. A ledger
 sleeps, but for one write when a second of the clock begins. So what is compared are windows around
 these moments. A pair of windows gives one ratio of mean times, and as a share of the second one
-overhead; published are the median and its bootstrap interval.
+overhead; published are the median and its 95 % interval.
 
 `report`: how long `q7x2 report` takes, and how large its page is, for a long run. The ledgers are
 made for it: each step of each rank has some all-reduces, a loss now and then, and one sample.
@@ -33,7 +33,7 @@ from q7x2.ledger.writer import PERIOD, to_next_write
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import ROOT, facts, report, study
-from benchmarks.harness.bootstrap import median_interval
+from benchmarks.harness.inference import median_interval
 
 GOAL = 0.01
 REPORT_GOAL_S, REPORT_GOAL_BYTES = 20.0, 5_000_000

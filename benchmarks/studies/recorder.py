@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import facts, study
-from benchmarks.harness.bootstrap import median_interval
+from benchmarks.harness.inference import median_interval
 
 CALLS = 3000
 WARM_UP = 300

@@ -24,8 +24,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, report, study
-from benchmarks.studies.train import inference
+from benchmarks.harness import facts, inference, report, study
 from benchmarks.studies.train.cadence import CADENCE_BY_LABEL, STREAMING
 from benchmarks.studies.train.study import RANKS, RECIPES
 from benchmarks.studies.train.tasks import TASKS
@@ -170,16 +169,12 @@ class Training:
             self._figures["left"] = time.monotonic() - began
         self._diloco.zero_grad()
 
-    @torch.no_grad()
     def _score(self) -> float:
         """The loss of the shared weights on what is held out, of all ranks."""
         model = copy.deepcopy(self._model).eval()
         model.load_state_dict(self._diloco.shared_weights, strict=False)
         held_out = self._task.held_out(self._group.rank(), RANKS)
-        total = self._task.score(model, held_out)
-        dist.all_reduce(total, group=self._group)
-        loss, _, count = total.tolist()
-        return float(loss / count)
+        return self._task.mean_score(model, held_out, self._group)[0]
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:

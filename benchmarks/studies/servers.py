@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import q7x2
@@ -96,21 +95,11 @@ def times(spec: dict[str, Any], served: Any, alone: Any) -> dict[str, Any]:
     """The same sum in both groups, in turns."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     given = torch.randn(spec["bytes"] // 4, generator=generator)
-
-    def prepared(group: Any) -> Callable[[], Callable[[], Any]]:
-        def prepare() -> Callable[[], Any]:
-            tensor = given.clone()
-
-            def timed() -> Any:
-                dist.all_reduce(tensor, group=group)
-                return tensor
-
-            return timed
-
-        return prepare
-
-    calls = {SERVED: prepared(served), ALONE: prepared(alone)}
-    ways, results = study.in_turns(calls, spec["rounds"])
+    calls = {
+        SERVED: lambda tensor: dist.all_reduce(tensor, group=served),
+        ALONE: lambda tensor: dist.all_reduce(tensor, group=alone),
+    }
+    ways, results = study.in_turns(calls, spec["rounds"], lambda _: given.clone())
     if not torch.allclose(results[SERVED], results[ALONE], rtol=1e-4, atol=1e-5):
         raise ValueError("the sums differ")
     return {"ways": ways, "served": _servers_of(served)[0]["calls"]}

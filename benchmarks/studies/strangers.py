@@ -136,12 +136,10 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     x = torch.randn(64, 256)
 
-    def step() -> float:
-        start = time.monotonic()
+    def step() -> None:
         optimizer.zero_grad()
         ddp(x).square().mean().backward()
         optimizer.step()
-        return time.monotonic() - start
 
     for _ in range(50):
         step()
@@ -153,19 +151,13 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     steps: dict[str, list[float]] = {phase: [] for phase in PHASES}
     cpu = dict.fromkeys(PHASES, 0.0)
     wall = dict.fromkeys(PHASES, 0.0)
-    goes_on = torch.ones(1)
     for turn in range(spec["turns"] * len(PHASES)):
         phase = PHASES[turn % len(PHASES)]
         if dist.get_rank() == 0:
             print("phase", phase, flush=True)
         time.sleep(0.5)  # until the attack is under way
         used, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-        while True:
-            steps[phase] += [step() for _ in range(10)]
-            goes_on.fill_(float(time.monotonic() - begin < spec["seconds"] - 1))
-            dist.broadcast(goes_on, 0)
-            if not goes_on.item():
-                break
+        steps[phase] += study.timed_for(spec["seconds"] - 1, step, at_once=10)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[phase] += after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         wall[phase] += time.monotonic() - begin

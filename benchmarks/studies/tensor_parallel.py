@@ -8,7 +8,7 @@ RowwiseParallel over q7x2 and over Gloo. It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import q7x2
@@ -134,25 +134,22 @@ def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
 
 def compare(models: dict[str, Any], x: Any, rounds: int) -> dict[str, Any]:
     """A forward and a backward of each model, in turns."""
+    outputs = {}
 
-    def prepared(model: nn.Module) -> Callable[[], Callable[[], tuple[Any, Any]]]:
-        def prepare() -> Callable[[], tuple[Any, Any]]:
-            given = x.clone().requires_grad_()
+    def given(_: int) -> Any:
+        for model in models.values():
             model.zero_grad()
+        return x.clone().requires_grad_()
 
-            def timed() -> tuple[Any, Any]:
-                y = model(given)
-                y.backward(y.detach())
-                return y.detach(), given.grad
+    def step(name: str, x: Any) -> None:
+        y = models[name](x)
+        outputs[name] = y.detach()
+        y.backward(outputs[name])
 
-            return timed
-
-        return prepare
-
-    steps = {name: prepared(models[name]) for name in WAYS}
-    ways, results = study.in_turns(steps, rounds)
+    ways, inputs = study.in_turns({name: partial(step, name) for name in WAYS}, rounds, given)
     for name in WAYS:
-        for mine, other in zip(results[name], results[GLOO], strict=True):
+        pairs = ((outputs[name], outputs[GLOO]), (inputs[name].grad, inputs[GLOO].grad))
+        for mine, other in pairs:
             if (mine - other).norm() > 0.02 * other.norm():
                 raise ValueError(f"{name} has another result than {GLOO}")
     return {"ways": ways}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
+from benchmarks.harness import inference
+from benchmarks.harness.inference import Paired
 from benchmarks.harness.report import markdown
-from benchmarks.studies.train import inference
+from benchmarks.studies.train import figures
 from benchmarks.studies.train.figures import (
     BAR_IN_WORDS,
     Goal,
@@ -15,7 +17,6 @@ from benchmarks.studies.train.figures import (
     interval,
     losses,
 )
-from benchmarks.studies.train.inference import Paired
 from benchmarks.studies.train.methods import UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES, Study
 from benchmarks.studies.train.variants import CONTROLS, EVERY, PRICED, Variant
@@ -190,16 +191,15 @@ def _held_out(study: Study) -> str:
             if label in CONTROLS:
                 price = "-"
             rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    if not rows:
-        return ""
     recipes = RECIPES["held-out-study"]
     size, schedule = recipes["another size"], recipes["another schedule"]
-    return (
-        "## Trainings that no default was chosen by\n\n"
+    return figures.section(
+        "Trainings that no default was chosen by",
+        ("what is new", "method", "seeds", "loss", "difference (95 %)"),
+        rows,
         "Fixed before the defaults were chosen. Another text: the C++ headers of PyTorch. Another "
         f"size: {size['layers']} layers, {size['dim']} wide. Another schedule: "
         f"{schedule['warmup']} steps of warm-up, then a constant learning rate that falls to 0 in "
         "a straight line over the last 30 % of the steps. Differences are from uncompressed "
-        "training with the same optimizer, paired by seed, with 95 % intervals.\n\n"
-        + markdown(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
+        "training with the same optimizer, paired by seed, with 95 % intervals.",
     )
