@@ -22,6 +22,8 @@ from benchmarks.harness.processes import OnLine, run_ranks
 from benchmarks.harness.schedule import bytes_sent
 
 T = TypeVar("T")
+# What a study says about its results; `pages` puts it into docs/.
+Lines = Callable[[Mapping[str, Any]], list[str]]
 
 
 def parser(module: str, protocol: str | None) -> argparse.ArgumentParser:
@@ -176,26 +178,24 @@ def largest_all_reduces() -> dict[str, Any]:
 
 
 def publish(
-    out: Path, body: Mapping[str, Any], lines: Iterable[str], machine: dict[str, Any] | None = None
+    out: Path, body: Mapping[str, Any], lines: Lines, machine: dict[str, Any] | None = None
 ) -> None:
-    """Writes the results with the facts of the machine, and prints the lines."""
+    """Writes the results with the facts of the machine, and prints their lines."""
     machine = machine or facts.collect()
     report.write_json(out, machine, dict(body))
     console = report.console()
     report.print_facts(console, machine)
-    for line in lines:
+    for line in lines(body):
         console.print(line, markup=False)
 
 
-def publish_rows(
-    out: Path, rows: Iterable[dict[str, Any]], lines: Callable[[dict[str, Any]], list[str]]
-) -> None:
+def publish_rows(out: Path, rows: Iterable[dict[str, Any]], lines: Lines) -> None:
     """Writes and prints each row as soon as it is measured."""
     machine = facts.collect()
     done = []
     for row in rows:
         done.append(row)
-        print("\n".join(lines(row)), flush=True)
+        print("\n".join(lines({"rows": [row]})), flush=True)
         report.write_json(out, machine, {"rows": done})
 
 

@@ -9,7 +9,7 @@ median step of the first one takes at most 1.2 times that of the second one.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -108,8 +108,12 @@ def ratio(row: dict[str, Any]) -> float:
     return median(jobs) / median(fresh)
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    return [line for row in body["rows"] for line in _lines(row)]
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     turns = [
         f"{1e3 * median(job['before']):.0f} -> {1e3 * median(job['after']):.0f} ms "
         f"({job['choice']}), fresh {1e3 * median(other['after']):.0f} ms ({other['choice']})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import q7x2
@@ -47,17 +47,23 @@ def main(argv: list[str]) -> None:
         # Too few steps for q7x2 to settle on the fastest algorithm.
         ways = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"}, timeout_s=1800)
     body = {**spec, **study.chosen(args, "hosts", "rate"), "ways": ways}
-    study.publish(args.out, body, [sentence(n, each, ways[OURS]) for n, each in ways.items()])
+    study.publish(args.out, body, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    ways = body["ways"]
+    return [sentence(name, figures, ways[OURS]) for name, figures in ways.items()]
 
 
 def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
     """A way's row for a person; the ratio is that of its communication and ours."""
     times = [report.duration(max(0.0, figures[key])) for key in ("communication", "step")]
     ratio = figures["communication"] / ours["communication"]
-    goal = f" of {GOALS[name]:g} x" if name in GOALS else ""
+    goal = f", goal {GOALS[name]:g} x" if name in GOALS else ""
     return (
-        f"{name:24} communication {times[0]:>8} of a step of {times[1]:>8} ({ratio:.2f} x{goal}), "
-        f"{figures['bytes_sent'] / 1e6:.2f} MB sent per rank, CPU {figures['cpu_seconds']:.3f} s"
+        f"{name:24} communication {times[0]:>7} of {times[1]:>7} per step ({ratio:.2f} x{goal}), "
+        f"{figures['bytes_sent'] / 1e6:.1f} MB sent, CPU {figures['cpu_seconds']:.3f} s"
     )
 
 

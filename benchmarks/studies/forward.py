@@ -10,7 +10,7 @@ It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import q7x2
@@ -50,7 +50,6 @@ def main(argv: list[str]) -> None:
     spec = study.chosen(args, *names, "rounds")
     spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
     cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
-    lines = [line for each in cases for line in sentences(each)]
     study.publish(args.out, {**spec, "cases": cases}, lines)
 
 
@@ -76,6 +75,11 @@ def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
     with Lab(Topology(hosts=hosts, rate=rate)) as lab:
         figures: dict[str, Any] = study.run(__name__, spec, lab=lab, env=env)
     return figures
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [line for each in body["cases"] for line in sentences(each)]
 
 
 def sentences(figures: dict[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from q7x2.ledger import writer as ledger_writer
 from q7x2.ledger.writer import PERIOD, to_next_write
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import ROOT, facts, report, study
+from benchmarks.harness import ROOT, facts, study
 from benchmarks.harness.inference import median_interval
 
 GOAL = 0.01
@@ -55,13 +55,17 @@ def main(argv: list[str]) -> None:
     machine = facts.collect()
     if "overhead" in args.parts:
         found["overhead"] = overhead(args.pairs)
-        for row in found["overhead"]:
-            print(sentence(row))
-        print(f"goal: at most {100 * GOAL:g} %")
     if "report" in args.parts:
         found["report"] = measure_report(args.steps, args.ranks, buckets=4)
-        print(report_sentence(found["report"]))
-    report.write_json(args.out, machine, {part: found[part] for part in PARTS if part in found})
+    study.publish(args.out, {part: found[part] for part in PARTS if part in found}, lines, machine)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    found = [sentence(row) for row in body.get("overhead", [])]
+    if found:
+        found.append(f"goal: at most {100 * GOAL:g} %")
+    return found + ([report_sentence(body["report"])] if "report" in body else [])
 
 
 def overhead(pairs: int) -> list[dict[str, Any]]:

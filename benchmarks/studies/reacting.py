@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -116,8 +117,12 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    return [line for row in body["rows"] for line in _lines(row)]
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     found = judge(row)
     fixed = ", ".join(f"{name} {1e3 * each:.0f} ms" for name, each in row["fixed"].items())
     return [

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -46,22 +47,22 @@ def main(argv: list[str]) -> None:
         # Too few calls for q7x2 to settle on the fastest algorithm.
         found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
     body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
-    study.publish(args.out, body, lines(spec, found))
+    study.publish(args.out, body, lines)
 
 
-def lines(spec: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
-    ways = found["ways"]
+    ways = body["ways"]
     ratio = ways[ALONE]["seconds"] / ways[SERVED]["seconds"]
     each = "; ".join(
         f"{name} {way['seconds']:.2f} s (CPU {way['cpu_seconds']:.2f} s)"
         for name, way in ways.items()
     )
     return [
-        f"{report.size(spec['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
-        f"goal {GOAL:.1f} x; {found['served']} of the calls were served",
-        f"{found['kills']} servers killed (seed {spec['seed']}): {found['calls']} calls, "
-        f"{found['calls_served']} of them served, {found['wrong']} wrong results, goal 0",
+        f"{report.size(body['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
+        f"goal {GOAL:.1f} x; {body['served']} of the calls were served",
+        f"{body['kills']} servers killed (seed {body['seed']}): {body['calls']} calls, "
+        f"{body['calls_served']} of them served, {body['wrong']} wrong results, goal 0",
     ]
 
 

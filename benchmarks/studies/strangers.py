@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -32,8 +33,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--turns", type=int, default=6, help="of each phase")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
     args = parser.parse_args(argv)
-    row = measure(args)
-    study.publish(args.out, {"rows": [row]}, lines(row))
+    study.publish(args.out, {"rows": [measure(args)]}, lines)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -103,8 +103,9 @@ def ratios(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    (row,) = body["rows"]
     return [
         *(
             f"{phase}: {1e3 * median(times):.2f} ms per step, {row['cpu'][phase]:.3f} processors"
