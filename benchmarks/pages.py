@@ -239,16 +239,8 @@ def _first_table(report_file: str, section: str = "") -> str:
     return text[text.index("\n| ") + 1 :].partition("\n\n")[0].rstrip("\n") + "\n"
 
 
-def _variants() -> str:
-    return variants_report.variants(Study(RESULTS / "train.json"))
-
-
 def _held_out() -> str:
     return variants_report.held_out(Study(RESULTS / "train.json"))
-
-
-def _long() -> str:
-    return variants_report.long_training(Study(RESULTS / "train.json"))
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
@@ -256,20 +248,8 @@ def _rows(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _planning() -> str:
-    return planning.table(_rows("planning"))
-
-
-def _release() -> str:
-    return fault_table.summary(_rows("faults"))
-
-
-def _choices() -> str:
-    return choices.table(_rows("choices"))
-
-
-def _degraded() -> str:
-    return degraded.table(_rows("degraded"))
+def _table_of(table: Callable[[list[dict[str, Any]]], str], name: str) -> str:
+    return table(_rows(name))
 
 
 def _probe() -> str:
@@ -302,16 +282,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "cadence-gpt": partial(_first_table, "train.md", "Cadence: losses of the GPT"),
     "cadence-digits": partial(_first_table, "train.md", "Cadence: losses of the CNN on digits"),
     "model": partial(_first_table, "model.md"),
-    "variants": _variants,
+    "variants": partial(_first_table, "train.md", "Options of hooks, one at a time"),
     "held-out-study": _held_out,
-    "long": _long,
-    "planning": _planning,
-    "release": _release,
+    "long": partial(_first_table, "train.md", "A long training"),
+    "planning": partial(_table_of, planning.table, "planning"),
+    "release": partial(_table_of, fault_table.summary, "faults"),
     "probe": _probe,
     "causes": partial(_right, "causes", "cause", "runs"),
     "verdicts": partial(_right, "verdicts", "kind", "experiments"),
-    "choices": _choices,
-    "degraded": _degraded,
+    "choices": partial(_table_of, choices.table, "choices"),
+    "degraded": partial(_table_of, degraded.table, "degraded"),
 }
 
 

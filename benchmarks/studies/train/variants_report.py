@@ -86,11 +86,8 @@ def _changes(study: Study) -> list[str]:
     return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
 
 
-def variants(study: Study) -> str:
-    """The table of options, each beside the hook without it; empty if none was measured."""
+def _variants(study: Study) -> str:
     of = losses(study, "variants")
-    if not of:
-        return ""
     rows = []
     for label, by_seed in of.items():
         method = EVERY.get(label)
@@ -120,16 +117,11 @@ def variants(study: Study) -> str:
         "price beside that",
         "",
     )
-    return markdown(head, rows)
-
-
-def _variants(study: Study) -> str:
-    text = variants(study)
-    if not text:
-        return ""
     recipe = RECIPES["variants"]
-    return (
-        "## Options of hooks, one at a time\n\n"
+    text = figures.section(
+        "Options of hooks, one at a time",
+        head,
+        rows,
         f"{recipe['steps']} steps of the GPT of the part accuracy; the mean held-out loss of the "
         f"last {recipe['last']} evaluations. Differences are paired by seed, with 95 % "
         f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
@@ -137,12 +129,12 @@ def _variants(study: Study) -> str:
         "another one. The last difference is that of two prices: the price of the method less that "
         "of the method whose option it changes, each beside its own optimizer. An option helps "
         "if this interval is below 0. It does not help if the interval is above "
-        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n{text}\n"
+        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.",
     )
+    return text and text + "\n"
 
 
-def long_training(study: Study) -> str:
-    """The table of the part "long"; empty if nothing was measured."""
+def _long(study: Study) -> str:
     of = losses(study, "long")
     rows = []
     for label, by_seed in of.items():
@@ -153,18 +145,13 @@ def long_training(study: Study) -> str:
             paired = difference(of, label, base_of(label))
             price = interval(paired) if paired else f"{both[0]:+.4f}"
         rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    return markdown(("method", "seeds", "loss", "difference (95 %)"), rows) if rows else ""
-
-
-def _long(study: Study) -> str:
-    text = long_training(study)
-    if not text:
-        return ""
-    return (
-        "## A long training\n\n"
+    return figures.section(
+        "A long training",
+        ("method", "seeds", "loss", "difference (95 %)"),
+        rows,
         f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
         "uncompressed training with the same optimizer, paired by seed; an interval needs two "
-        f"seeds.\n\n{text}"
+        "seeds.",
     )
 
 
