@@ -8,6 +8,7 @@ is that of the shared weights on data that no rank has seen.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -37,12 +38,16 @@ def main(argv: list[str]) -> None:
     spec = study.chosen(args, "ranks", "times", "every", "seconds")
     seconds = len(METHODS) * args.seconds + 300
     figures = study.run(__name__, spec, args.ranks, timeout_s=seconds)
-    lines = [
+    study.publish(args.out, {**spec, "methods": figures}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
         f"{method:17} {each['outer_steps'] / each['seconds']:.2f} outer steps per second, loss "
         f"{each['loss']:.4f} after {each['seconds']:.1f} s"
-        for method, each in figures.items()
+        for method, each in body["methods"].items()
     ]
-    study.publish(args.out, {**spec, "methods": figures}, lines)
 
 
 # ---- one rank -----------------------------------------------------------------------------------
