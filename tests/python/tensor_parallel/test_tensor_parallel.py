@@ -389,8 +389,8 @@ def test_wrong_inputs_raise_on_all_ranks_and_change_nothing() -> None:
 def test_nobody_hangs_if_a_rank_raises(backend: str) -> None:
     """Rank 1 leaves before its backward, so that rank 0 waits until its time is over.
 
-    Other groups work before and after it. DTensor keeps what it has worked out for a mesh, and takes
-    it for each equal one: so the mesh that must work comes first.
+    Other groups work before and after it. DTensor keeps what it has worked out for a mesh, and
+    takes it for each equal one: so the mesh that must work comes first.
     """
     before = step(with_overlap(mlp(False), mesh_over(backend), 2), False, torch.float32)
     group = dist.new_group(backend=backend, timeout=timedelta(seconds=2))
