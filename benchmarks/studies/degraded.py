@@ -58,6 +58,13 @@ CHANGES = {
         lambda lab: lab.set_uplink(0, "100mbit"),
         (0, 2, 1, 3),
     ),
+    # No probe finds it: it carries all that its hosts send.
+    "unknown cable": Change(
+        Topology(hosts=4, rate="200mbit", racks=2, uplink="400mbit"),
+        lambda lab: lab.set_uplink(0, "40mbit"),
+        lambda lab: lab.set_uplink(0, "400mbit"),
+        (0, 2, 1, 3),
+    ),
 }
 
 

@@ -47,10 +47,9 @@ Fabric::Pair& pair_of(Fabric& fabric, int from, int to, double alpha) {
 }
 
 /// `solo` is what Routes goes by. Without it the pair has the rate of what it shares with others.
-void change_route(const Fabric& measured, int from, int to, double factor, Fabric& fabric) {
-  Fabric shared = measured;
-  shared.links.clear();  // a route over the network that all hosts share
-  const Routes::Route route = Routes(shared).between_hosts(from, to);
+/// `shared`: the routes over the network that all hosts share.
+void change_route(const Routes& shared, int from, int to, double factor, Fabric& fabric) {
+  const Routes::Route route = shared.between_hosts(from, to);
   if (std::isfinite(route.rate)) {
     pair_of(fabric, from, to, route.cost.alpha).solo = route.rate * factor;
   }
@@ -140,7 +139,11 @@ std::string forgotten_text(const Fabric& fabric, const RatedResource& of) {
 
 Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors) {
   Fabric fabric = measured;
-  if (!factors.empty()) fabric.tuned.clear();
+  if (factors.empty()) return fabric;
+  fabric.tuned.clear();
+  Fabric without_links = measured;
+  without_links.links.clear();
+  const Routes shared(without_links);
   for (const auto& [of, thousandths] : factors) {
     require_known(fabric, of);
     const double factor = static_cast<double>(thousandths) / kOne;
@@ -163,7 +166,7 @@ Fabric with_rate_changes(const Fabric& measured, const RateFactors& factors) {
         } else if (of.from == kAnyHost) {
           fabric.hosts[static_cast<size_t>(of.to)].ingress *= factor;
         } else {
-          change_route(measured, of.from, of.to, factor, fabric);
+          change_route(shared, of.from, of.to, factor, fabric);
         }
         break;
     }

@@ -1,6 +1,7 @@
 #include "ledger/link_blame.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace q7x2 {
@@ -85,6 +86,50 @@ class Routes {
   const Wiring& wiring_;
 };
 
+/// Routes that have changed together and part the hosts into groups of several: they share a cable
+/// that the Fabric does not know. Then all routes between the groups have changed, those without
+/// traffic too. Empty if it is no cable.
+Ratios blame_unknown_cable(const std::vector<Ratio>& routes, const Wiring& wiring) {
+  std::vector<int64_t> outside;
+  for (const Ratio& route : routes) {
+    if (route.is_outside) outside.push_back(route.ratio);
+  }
+  if (outside.empty()) return {};
+  const int64_t ratio = median_of(std::move(outside));
+  // Nearer to that ratio than to none, whatever the noise of this look has left outside its band.
+  const auto has_changed = [&](const Ratio& route) {
+    const int64_t square = route.ratio * route.ratio;
+    return ratio < RateBand::kOne ? square < ratio * RateBand::kOne
+                                  : square > ratio * RateBand::kOne;
+  };
+  std::vector<int> groups(wiring.rack_of.size());
+  std::iota(groups.begin(), groups.end(), 0);
+  const auto group = [&](int host) { return groups[static_cast<size_t>(host)]; };
+  for (const Ratio& route : routes) {
+    if (!has_changed(route)) {
+      std::replace(groups.begin(), groups.end(), int{group(route.of.to)},
+                   int{group(route.of.from)});
+    }
+  }
+  std::set<std::pair<int, int>> pairs;
+  for (const Ratio& route : routes) {
+    if (!has_changed(route)) continue;
+    if (group(route.of.from) == group(route.of.to)) return {};
+    pairs.insert(std::minmax(route.of.from, route.of.to));
+  }
+  if (pairs.size() < 2) return {};  // one route of two hosts
+  Ratios blamed;
+  const auto hosts = static_cast<int>(groups.size());
+  for (int from = 0; from < hosts; ++from) {
+    // One host alone has a slow NIC, or nothing is known of it.
+    if (std::ranges::count(groups, group(from)) == 1) return {};
+    for (int to = 0; to < hosts; ++to) {
+      if (group(from) != group(to) && !wiring.is_linked(from, to)) blamed[{from, to}] = ratio;
+    }
+  }
+  return blamed;
+}
+
 /// The port with the most routes of those whose routes have all changed, both ways.
 std::optional<Port> worst_port(const Routes& routes, const std::vector<Port>& ports) {
   std::optional<Port> worst;
@@ -132,6 +177,9 @@ Ratios blame_links(std::vector<Ratio> all, const Wiring& wiring) {
   while (const auto way = worst_way(routes, ports)) {
     const auto& [port, out] = *way;
     blamed[port.way(out)] = routes.take(port, out);
+  }
+  if (Ratios cable = blame_unknown_cable(routes.left(), wiring); blamed.empty() && !cable.empty()) {
+    return cable;
   }
   for (const Ratio& route : routes.left()) {
     if (route.is_outside) blamed[route.of] = route.ratio;

@@ -33,6 +33,8 @@ struct Wiring {
 ///   a host           if all that it sends and all that it receives has changed
 ///   a cable          of a rack, if all that leaves the rack and all that enters it has
 ///   one way          of a host or of a cable, if all of several routes that way have
+///   all routes       between groups of hosts, if those that have changed part the hosts into such
+///                    groups, and nothing else is to blame: a cable that the Fabric does not know
 ///   a route          else
 ///
 /// Of several routes, all have changed if most are outside, and the rest differs by a fifth at

@@ -182,7 +182,8 @@ void RateWatch::take_links(int64_t now, const Factors& changes) {
   broken_.clear();
   std::erase_if(slow_, [&](const auto& each) { return !of_links_.contains(each.first); });
   for (const auto& [of, factor] : of_links_) {
-    if (is_route(of)) slow_.try_emplace(of, rates_[of]);
+    // Routes of a cable are slow whether or not anything has passed them.
+    if (is_route(of) && slow_.try_emplace(of, rates_[of]).second) seen_[of] = now;
   }
 }
 

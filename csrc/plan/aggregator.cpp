@@ -58,15 +58,6 @@ std::vector<int> aggregators(const ScheduleRequest& request) {
   return ranks;
 }
 
-/// Whether every walk from near to far is the same one, begun at another rank.
-bool are_equally_near(const ScheduleRequest& request) {
-  if (request.fabric == nullptr) return true;
-  const Fabric& fabric = *request.fabric;
-  const bool is_flat = static_cast<int>(fabric.hosts.size()) == fabric.world_size();
-  return fabric.racks.size() == 1 && (is_flat || fabric.one_host()) &&
-         std::ranges::is_sorted(fabric.host_of) && std::ranges::is_sorted(aggregators(request));
-}
-
 /// A star about each centre.
 Branches stars(const ScheduleRequest& request, const std::vector<int>& centres) {
   return [orders = std::make_shared<const NearOrders>(request), centres](int part, int rank) {
@@ -82,7 +73,9 @@ Schedule all_reduce(const ScheduleRequest& request) {
   Schedule schedule =
       bare_forest_schedule(request, "aggregator", stars(request, centres), equal_parts(parts));
   schedule.set_rounds_once();
-  if (parts == request.world_size && are_equally_near(request)) schedule.set_turn(1, true);
+  if (parts == request.world_size && std::ranges::is_sorted(centres)) {
+    schedule.set_turn(near_turn(request), true);
+  }
   const std::vector<Round> up{
       {.crosses = {{team_of(schedule.contract().contributors), team_of(centres), 1, 1.0 / parts}},
        .folds = true}};

@@ -1,5 +1,5 @@
-// EventQueue: events of a virtual clock, the earliest first, equal times in the order in which they
-// came up.
+// EventQueue: events of a virtual clock, the earliest first, equal times by their turn, equal turns
+// in the order in which they came up.
 //
 // Most events come from sources whose times never go back: what leaves a wire leaves it in order,
 // and what takes a fixed delay arrives in the order in which it set out. Such a source is a stream.
@@ -22,7 +22,8 @@ class EventQueue {
  public:
   struct Event {
     double time;
-    uint32_t order;  ///< among equal times
+    uint64_t turn;   ///< among equal times
+    uint32_t order;  ///< among equal turns
     What what;
   };
 
@@ -31,15 +32,15 @@ class EventQueue {
 
   bool empty() const { return heap_.empty(); }
 
-  /// Events of one stream should be pushed with times that do not decrease. What breaks that rule
-  /// is put into a stream of its own, so it is only slower.
-  void push(size_t stream, double time, const What& what) {
+  /// Events of one stream should be pushed with times that do not decrease, and turns of equal
+  /// times neither. What breaks that rule is put into a stream of its own, so it is only slower.
+  void push(size_t stream, double time, uint64_t turn, const What& what) {
     Fifo<Event>& fifo = streams_[stream];
-    const Event event{time, order_++, what};
+    const Event event{time, turn, order_++, what};
     if (fifo.empty()) {
       fifo.push_back(event);
-      add({time, event.order, static_cast<uint32_t>(stream)});
-    } else if (time >= fifo.back().time) {
+      add(head_of(event, stream));
+    } else if (!(head_of(event, stream) < head_of(fifo.back(), stream))) {
       fifo.push_back(event);
     } else {
       push_apart(event);
@@ -53,7 +54,7 @@ class EventQueue {
     const Event event = fifo.front();
     fifo.pop_front();
     if (!fifo.empty()) {
-      sift_down({fifo.front().time, fifo.front().order, static_cast<uint32_t>(stream)});
+      sift_down(head_of(fifo.front(), stream));
       return event;
     }
     if (stream >= first_apart_) idle_apart_.push_back(stream);
@@ -67,13 +68,19 @@ class EventQueue {
   /// The first event of a stream.
   struct Head {
     double time;
+    uint64_t turn;
     uint32_t order;
     uint32_t stream;
 
     bool operator<(const Head& other) const {
-      return time < other.time || (time == other.time && order < other.order);
+      if (time != other.time) return time < other.time;
+      return turn < other.turn || (turn == other.turn && order < other.order);
     }
   };
+
+  static Head head_of(const Event& event, size_t stream) {
+    return {event.time, event.turn, event.order, static_cast<uint32_t>(stream)};
+  }
 
   void push_apart(const Event& event) {
     if (idle_apart_.empty()) {
@@ -83,7 +90,7 @@ class EventQueue {
     const size_t stream = idle_apart_.back();
     idle_apart_.pop_back();
     streams_[stream].push_back(event);
-    add({event.time, event.order, static_cast<uint32_t>(stream)});
+    add(head_of(event, stream));
   }
 
   void add(const Head& head) {

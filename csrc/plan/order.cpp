@@ -180,6 +180,27 @@ Order near_order(const ScheduleRequest& request) {
   return toured(request, plain_order(request), Tour::kClosed);
 }
 
+int near_turn(const ScheduleRequest& request) {
+  if (request.fabric == nullptr) return 1;
+  if (!std::ranges::is_sorted(near_order(request).ranks())) return 0;
+  const Fabric& fabric = *request.fabric;
+  if (fabric.one_host()) return 1;
+  const bool by_racks = fabric.racks.size() > 1;
+  const auto groups = static_cast<int>(by_racks ? fabric.racks.size() : fabric.hosts.size());
+  if (request.world_size % groups != 0) return 0;
+  const int turn = request.world_size / groups;
+  const auto begins_host = [&](int rank) {
+    return rank % turn == 0 || !fabric.same_host(rank - 1, rank);
+  };
+  for (int rank = 0; rank < request.world_size; ++rank) {
+    const int first = rank - rank % turn;
+    const bool is_whole =
+        by_racks ? fabric.rack_of(rank) == fabric.rack_of(first) : fabric.same_host(rank, first);
+    if (!is_whole || begins_host(rank) != begins_host((rank + turn) % request.world_size)) return 0;
+  }
+  return turn;
+}
+
 Order near_path(const ScheduleRequest& request) {
   return toured(request, plain_order(request), Tour::kOpen);
 }

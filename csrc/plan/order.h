@@ -33,6 +33,11 @@ class Order {
 /// Equal on all ranks.
 Order near_order(const ScheduleRequest& request);
 
+/// By how many ranks all may be turned so that every walk from near to far stays one: the ranks of
+/// a rack, or those of a host on one switch. 0: racks or hosts have different numbers of ranks, or
+/// ranks do not stand in near order.
+int near_turn(const ScheduleRequest& request);
+
 /// The same walk one way, without the step from the last rank to the first.
 Order near_path(const ScheduleRequest& request);
 /// That begun at any rank: it, the others of its host, the others of its rack, the rest.

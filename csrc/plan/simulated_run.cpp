@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,7 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
       call_(call),
       ranks_(simulator.plans_.size()),
       wires_(simulator.site_.routes.resources().size()),
+      turns_(turns()),
       events_(num_streams()) {
   const size_t bytes = std::max<size_t>(call.bytes, 1);
   const size_t slice = std::min(std::max<size_t>(call.slice_bytes, 1), bytes);
@@ -45,7 +47,7 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
     ranks_[rank].dag = DagWindow(plan, plan.ops.empty() ? 0 : num_slices_, window_);
   }
   for (const q7x2::Machine& machine : sim_.site_.machines.all()) {
-    machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}, .touched = {}});
+    machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
   }
   for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = sim_.bursts_[i];
   slices_.resize(num_slices_);
@@ -55,15 +57,12 @@ SimulatedRun::SimulatedRun(const Simulator& simulator, const SimulatedCall& call
 std::optional<Prediction> SimulatedRun::run() {
   if (sim_.symmetry_ && !std::ranges::all_of(lengths_, &PartLengths::are_equal)) return {};
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    ++event_;
     admit(rank);
     settle(rank);
   }
   while (!events_.empty()) {
-    if (sim_.symmetry_ && is_tied_) return {};
     const auto event = events_.pop();
     now_ = event.time;
-    ++event_;
     handle(event.what);
     settle(sim_.tasks_[event.what.op].rank);
   }
@@ -75,6 +74,34 @@ std::optional<Prediction> SimulatedRun::run() {
     }
   }
   return result();
+}
+
+std::vector<uint32_t> SimulatedRun::turns() const {
+  if (!sim_.symmetry_) return {};
+  const std::vector<uint32_t> positions = this->positions();
+  const int members = sim_.site_.members.world_size();
+  std::vector<uint32_t> turns;
+  turns.reserve(sim_.tasks_.size());
+  for (size_t rank = 0; rank < sim_.plans_.size(); ++rank) {
+    for (const Op& op : sim_.plans_[rank].ops) {
+      const int distance =
+          op.kind == OpKind::kSend ? op.peer + members - static_cast<int>(rank) : 0;
+      turns.push_back(static_cast<uint32_t>(distance % members) << 16 | positions[rank] << 1);
+    }
+  }
+  return turns;
+}
+
+std::vector<uint32_t> SimulatedRun::positions() const {
+  const Fabric& fabric = sim_.site_.members;
+  std::vector<uint32_t> positions;
+  std::map<size_t, uint32_t> next;
+  for (int member = 0; member < fabric.world_size(); ++member) {
+    const size_t place = fabric.racks.size() > 1 ? static_cast<size_t>(fabric.rack_of(member))
+                                                 : sim_.site_.machines.of(member);
+    positions.push_back(next[place]++);
+  }
+  return positions;
 }
 
 SimulatedRun::Slice& SimulatedRun::slice(uint32_t index) {
@@ -162,10 +189,17 @@ void SimulatedRun::handle(const Event& event) {
       uint8_t& met = slice(work.slice).met[receive.op];
       met |= kArrived;
       if ((met & kPosted) != 0) enqueue(receive);
-      ++event_;  // at another rank
-      if (is_offered(work)) complete(work);
+      if (!is_offered(work)) return;
+      if (sim_.symmetry_) {
+        push(at_once(), now_, Kind::kSent, work);
+      } else {
+        complete(work);
+      }
       return;
     }
+    case Kind::kSent:
+      complete(work);
+      return;
   }
 }
 
@@ -203,7 +237,6 @@ void SimulatedRun::hop(const Event& event) {
   const Simulator::Path& path = sim_.paths_[message.route];
   const size_t resource = sim_.resource(path, event.hop);
   Wire& wire = wires_[resource];
-  touch(wire.touched);
   const double bytes = message_bytes({event.slice, event.op});
   const double rate = sim_.rate(resource, bytes);
   const double begin = std::max(now_, wire.free);
@@ -231,7 +264,6 @@ void SimulatedRun::enqueue(Work work) {
   const uint32_t index = sim_.tasks_[work.op].rank;
   Rank& rank = ranks_[index];
   rank.queue.push_back(work);
-  touch_cpu(index);
   if (rank.has_core || rank.queue.size() > 1) return;
   Machine& machine = machine_of(index);
   if (machine.free_cores > 0) {
@@ -241,11 +273,6 @@ void SimulatedRun::enqueue(Work work) {
   } else {
     machine.waiting.push_back(index);
   }
-}
-
-void SimulatedRun::touch_cpu(uint32_t rank) {
-  const bool is_crowded = sim_.site_.machines.is_crowded(static_cast<int>(rank));
-  touch(is_crowded ? machine_of(rank).touched : ranks_[rank].touched);
 }
 
 void SimulatedRun::run_next(uint32_t index, double delay) {
@@ -274,7 +301,6 @@ void SimulatedRun::leave_cpu(Work work) {
     return;
   }
   rank.has_core = false;
-  touch_cpu(index);
   Machine& machine = machine_of(index);
   if (machine.waiting.empty()) {
     ++machine.free_cores;

@@ -29,6 +29,7 @@ class SimulatedRun {
     kOffer,    ///< the receiver of a large message hears of it
     kHop,      ///< a message reaches a resource of its path
     kArrival,  ///< its last byte reaches the receiver
+    kSent,     ///< the sender of an offered message hears of that; only with a Symmetry
     kCpu,      ///< a rank is through with the op it was at
   };
 
@@ -46,24 +47,16 @@ class SimulatedRun {
     uint32_t op;
   };
 
-  /// When something was last touched, and by which event.
-  struct Touch {
-    double time = -1;
-    uint64_t event = 0;
-  };
-
   struct Rank {
     DagWindow dag;
     Fifo<Work> queue;  // for the CPU; the first one is being run if the rank has a core
     bool has_core = false;
-    Touch touched;
   };
 
   struct Machine {
     int free_cores;
     double busy;
     Fifo<uint32_t> waiting;  // ranks
-    Touch touched;
   };
 
   struct Wire {
@@ -71,8 +64,11 @@ class SimulatedRun {
     double burst = 0;  // bytes that it would let pass at once, when it was free last
     double busy = 0;
     double bytes = 0;
-    Touch touched;
   };
+
+  // More than these have one turn.
+  static constexpr uint32_t kMostOps = (1U << 20) - 1;
+  static constexpr uint32_t kMostSlices = (1U << 12) - 1;
 
   // What a receive has met.
   static constexpr uint8_t kPosted = 1;
@@ -100,15 +96,6 @@ class SimulatedRun {
   }
   Machine& machine_of(uint32_t rank) { return machines_[sim_.machine_of(rank)]; }
 
-  /// Two events at the same time at one place are a tie; see Simulator::run_symmetric. Nothing else
-  /// that events do depends on their order.
-  void touch(Touch& what) {
-    is_tied_ |= what.time == now_ && what.event != event_;
-    what = {now_, event_};
-  }
-  /// Where a rank's turn for a core is decided.
-  void touch_cpu(uint32_t rank);
-
   /// Begins slices as far as the window goes.
   void admit(uint32_t rank);
   /// Starts what is ready.
@@ -129,8 +116,23 @@ class SimulatedRun {
   }
 
   void push(size_t stream, double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
-    events_.push(stream, time, {work.op, work.slice, end, kind, hop});
+    const uint64_t turn = turn_of(work) | (kind == Kind::kSent ? 1 : 0);
+    events_.push(stream, time, turn, {work.op, work.slice, end, kind, hop});
   }
+  /// Of events at the same time the one with the smaller turn is first: earlier slices, then ops
+  /// that come earlier in their Plan, then what the ranks are to each other, and receivers before
+  /// senders. Turning all ranks changes none of them. Without a Symmetry all have one turn, and the
+  /// order in which they came up decides.
+  uint64_t turn_of(Work work) const {
+    if (turns_.empty()) return 0;
+    const Simulator::Task& task = sim_.tasks_[work.op];
+    const uint32_t op = std::min(work.op - sim_.first_task_[task.rank], kMostOps);
+    return uint64_t{std::min(work.slice, kMostSlices)} << 52 | uint64_t{op} << 32 | turns_[work.op];
+  }
+  /// By op: how far its message goes, and twice the position of its rank.
+  std::vector<uint32_t> turns() const;
+  /// The place of each member among those that share cables with it, or cores if there are none.
+  std::vector<uint32_t> positions() const;
   void handle(const Event& event);
 
   // Messages.
@@ -152,8 +154,6 @@ class SimulatedRun {
   const Simulator& sim_;
   const SimulatedCall& call_;
   double now_ = 0;
-  uint64_t event_ = 0;  // events handled so far
-  bool is_tied_ = false;
   uint32_t window_ = 1;
   uint32_t num_slices_ = 0;
   double all_slices_ = 0;
@@ -161,6 +161,7 @@ class SimulatedRun {
   std::vector<Rank> ranks_;
   std::vector<Machine> machines_;
   std::vector<Wire> wires_;
+  std::vector<uint32_t> turns_;
   std::vector<std::unique_ptr<Slice>> slices_;
   std::vector<double> done_;  // by slice: when its last rank was through
   EventQueue<Event> events_;

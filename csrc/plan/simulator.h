@@ -22,8 +22,9 @@
 //   memory  Within a host the sender copies a block into shared memory, once however many receive
 //           it. The receiver copies it out, or reads it where it lies if its block is scratch.
 //
-// Everything is counted in the order of events, equal times in the order in which they came up: all
-// ranks that ask get the same answer, bit for bit.
+// Everything is counted in the order of events: all ranks that ask get the same answer, bit for
+// bit. Equal times count in the order in which they came up, and with a Symmetry in one that turns
+// keep.
 #pragma once
 
 #include <algorithm>
@@ -118,10 +119,10 @@ class Simulator {
   /// Throws Error(kInvalidArgument) where the Plans wait for each other for ever.
   Prediction run(const SimulatedCall& call) const;
 
-  /// The same for a few ranks that stand for all: what a run of all ranks returns, but for the
-  /// rounding of the sum of what the ranks of one machine did. Empty where that is not certain:
-  /// parts have different lengths, or two events at the same time meet at one core or wire, so that
-  /// the numbers of the ranks decide which is first.
+  /// The same for a few ranks that stand for all: what all ranks return with a Symmetry in which
+  /// each stands for itself, but for the rounding of the sum of what the ranks of one machine did.
+  /// `run` returns the same, unless events at one time meet at a core or a wire. Then it lets ranks
+  /// with lower numbers go first. Empty if parts have different lengths.
   std::optional<Prediction> run_symmetric(const SimulatedCall& call) const;
 
   /// Seconds that no schedule of these Plans can beat: what the busiest resource has to do.

@@ -1,6 +1,7 @@
 #include "plan/symmetry.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace q7x2 {
@@ -45,10 +46,12 @@ class Orbits {
 std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
   const Fabric& fabric = site.fabric;
   const int ranks = fabric.world_size();
-  const bool is_plain = fabric.servers.empty() && fabric.pairs.empty() && fabric.links.empty() &&
-                        fabric.bindings.empty();
+  // Messages that take no time would reach another orbit while this one is still at its events.
+  const bool is_plain = fabric.network.alpha > 0 && fabric.servers.empty() &&
+                        fabric.pairs.empty() && fabric.links.empty() && fabric.bindings.empty();
   if (!is_plain || turn.ranks <= 0) return std::nullopt;
-  for (int multiple = turn.ranks; multiple <= ranks / 2; multiple += turn.ranks) {
+  for (int multiple = turn.ranks; multiple <= std::max(ranks / 2, turn.ranks);
+       multiple += turn.ranks) {
     if (ranks % multiple != 0) continue;
     Symmetry symmetry(static_cast<uint32_t>(multiple), static_cast<uint32_t>(ranks),
                       turn.messages_of_parts);
@@ -63,6 +66,8 @@ bool Symmetry::fits(const Site& site) {
   Orbits hosts(fabric.hosts.size());
   Orbits racks(fabric.racks.size());
   Orbits computers(machines.size());
+  std::map<size_t, uint32_t> block_of_machine;
+  std::map<int, uint32_t> block_of_rack;
   for (uint32_t rank = 0; rank < all_; ++rank) {
     const auto from = static_cast<int>(rank);
     const auto to = static_cast<int>((rank + turn_) % all_);
@@ -73,6 +78,12 @@ bool Symmetry::fits(const Site& site) {
         !racks.add(static_cast<size_t>(fabric.rack_of(from)),
                    static_cast<size_t>(fabric.rack_of(to))) ||
         !computers.add(site.machines.of(from), site.machines.of(to)) ||
+        // What shares a cable or a core stands together, so that a turn keeps its order.
+        block_of_machine.try_emplace(site.machines.of(from), rank / turn_).first->second !=
+            rank / turn_ ||
+        (fabric.racks.size() > 1 &&
+         block_of_rack.try_emplace(fabric.rack_of(from), rank / turn_).first->second !=
+             rank / turn_) ||
         fabric.copy_rate_of(from) != fabric.copy_rate_of(to) ||
         fabric.reduce_rate_of(from) != fabric.reduce_rate_of(to)) {
       return false;
@@ -104,6 +115,7 @@ bool Symmetry::fits(const Site& site) {
   for (size_t i = 0; i < rack.size(); ++i) {
     const Routes::Cable& first = site.routes.cable(static_cast<int>(rack[i]));
     const Routes::Cable& cable = site.routes.cable(static_cast<int>(i));
+    if (cable.alpha != first.alpha) return false;
     stands_for(first.up, cable.up);
     stands_for(first.down, cable.down);
   }

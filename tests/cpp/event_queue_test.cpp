@@ -11,25 +11,26 @@
 namespace q7x2 {
 namespace {
 
-TEST(EventQueue, ReturnsTheEarliestAndOfEqualTimesTheFirst) {
+TEST(EventQueue, ReturnsTheEarliestByTimeThenTurnThenOrder) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     const size_t streams = 1 + random() % 5;
     // Times on a coarse grid are often equal. Some go back within their stream.
     const double grid = 1 + random() % 3;
     EventQueue<int> queue(streams);
-    std::vector<std::tuple<double, int>> waiting;
+    std::vector<std::tuple<double, uint64_t, int>> waiting;
     double now = 0;
     int pushed = 0;
     for (int step = 0; step < 300; ++step) {
       if (random() % 2 == 0) {
         const double time = now + static_cast<double>(random() % 8) / grid;
-        queue.push(random() % streams, time, pushed);
-        waiting.emplace_back(time, pushed++);
+        const uint64_t turn = random() % 3;
+        queue.push(random() % streams, time, turn, pushed);
+        waiting.emplace_back(time, turn, pushed++);
       } else if (!queue.empty()) {
         const auto first = std::ranges::min_element(waiting);
         const auto event = queue.pop();
-        ASSERT_EQ(std::tuple(event.time, event.what), *first);
+        ASSERT_EQ(std::tuple(event.time, event.turn, event.what), *first);
         now = event.time;
         waiting.erase(first);
       }

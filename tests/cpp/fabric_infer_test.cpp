@@ -108,6 +108,35 @@ TEST(Infer, TwoRacksInAnyOrder) {
   }
 }
 
+// With racks of two all flows of a round cross or none does, as with many hosts. Else a round in
+// which few cross does not fill a cable that is shared 2:1.
+TEST(Infer, ACableThatIsSharedTwoToOneMakesRacks) {
+  struct Case {
+    std::vector<int> rack;
+    int shared;  // hosts' rates through a cable of one
+  };
+  const std::vector<int> pairs = {0, 0, 1, 1};
+  const std::vector<int> fours = {0, 0, 0, 0, 1, 1, 1, 1};
+  std::vector<int> halves(32);
+  std::fill(halves.begin() + 16, halves.end(), 1);
+  const unsigned first = std::random_device()();
+  for (const Case& each : {Case{pairs, 2}, Case{halves, 2}, Case{pairs, 3}, Case{fours, 3},
+                           Case{pairs, 4}, Case{fours, 4}}) {
+    const double cable = 25e6 * static_cast<double>(std::ranges::count(each.rack, 0)) / each.shared;
+    for (unsigned seed = first; seed < first + 50; ++seed) {
+      SCOPED_TRACE(std::to_string(each.rack.size()) + " hosts, " + std::to_string(each.shared) +
+                   ":1, seed " + std::to_string(seed));
+      const Network network{each.rack, std::vector<double>(each.rack.size(), 25e6), cable, 0.15};
+      const Fabric fabric = infer(network.measure(seed));
+      EXPECT_EQ(racks_of(fabric), each.rack);
+      for (const auto& rack : fabric.racks) EXPECT_NEAR(rack.up, cable, 0.2 * cable);
+      const Network flat{std::vector<int>(each.rack.size()),
+                         std::vector<double>(each.rack.size(), 25e6), 0, 0.15};
+      EXPECT_EQ(infer(flat.measure(seed)).racks.size(), 1U) << "without a cable";
+    }
+  }
+}
+
 TEST(Infer, ASlowPairIsSuspectedAndAnUplinkIsNot) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     const Network racks{{0, 1, 0, 1, 0, 1, 0, 1}, std::vector<double>(8, 25e6), 6.25e6, 0.2};

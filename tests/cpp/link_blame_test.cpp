@@ -2,6 +2,7 @@
 #include "ledger/link_blame.h"
 
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +24,15 @@ using test::Routes;
 /// Two racks of two hosts.
 Wiring two_racks() {
   return {.rack_of = {0, 0, 1, 1}, .linked = {}, .promised = {}};
+}
+
+/// All routes between the first and the second half of the hosts, a cable that nobody knows.
+std::set<RatedResource> between_halves(int hosts) {
+  std::set<RatedResource> routes;
+  for (const auto& [from, to] : all_pairs(hosts)) {
+    if ((from < hosts / 2) != (to < hosts / 2)) routes.insert({from, to});
+  }
+  return routes;
 }
 
 /// Four hosts; 0 and 1 have a private link, and so have 2 and 3.
@@ -64,6 +74,9 @@ TEST(LinkBlame, ExactlyWhatHasChangedIsFoundAndItsRecoveryToo) {
        {.rack_of = {0, 0, 1, 1, 2, 2, 3, 3}, .linked = {}, .promised = {}},
        all_pairs(8),
        {{2, kAny, Kind::kCable}, {kAny, 2, Kind::kCable}}},
+      {"an unknown cable", one_rack(4), all_pairs(4), between_halves(4), true},
+      {"an unknown cable, a ring", one_rack(4), ring(4), between_halves(4), true},
+      {"an unknown cable, a long ring", one_rack(8), ring(8), between_halves(8), true},
       {"a private link", two_links(), ring(4), {{0, 1, Kind::kLink}}},
       {"a private link, both ways",
        two_links(),
@@ -90,6 +103,21 @@ TEST(LinkBlame, ExactlyWhatHasChangedIsFoundAndItsRecoveryToo) {
         EXPECT_LE(network.looks_until_change(10), looks);
         EXPECT_TRUE(network.watch.factors().empty());
       }
+    }
+  }
+}
+
+// A half would not leave the bands of rates that spread so much.
+TEST(LinkBlame, AnUnknownCableIsFoundInNoise) {
+  const auto first = static_cast<uint64_t>(std::random_device()());
+  for (uint64_t seed = first; seed < first + 20; ++seed) {
+    for (const double factor : {0.33, 0.25, 0.2}) {
+      SCOPED_TRACE("at " + std::to_string(factor) + ", seed " + std::to_string(seed));
+      Network network(8, seed % 2 == 0 ? ring(8) : all_pairs(8), 0.09, seed);
+      EXPECT_GT(network.looks_until_change(30), 30);
+      for (const RatedResource& of : between_halves(8)) network.factors[of] = factor;
+      EXPECT_LE(network.looks_until_change(40), 40);
+      EXPECT_EQ(found_slow(network), between_halves(8));
     }
   }
 }
