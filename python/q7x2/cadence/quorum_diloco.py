@@ -24,8 +24,7 @@ from q7x2.cadence.diloco_shards import is_sharded
 from q7x2.cadence.outer import OuterSGD
 from q7x2.cadence.quorum_outer import OuterBytes
 from q7x2.late.quorum_exchange import Exchange
-from q7x2.late.quorum_mail import Mail
-from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
+from q7x2.late.quorum_messages import Closed, Contribution, Timing
 from q7x2.late.quorum_options import checked
 
 
@@ -167,10 +166,10 @@ class QuorumDiLoCo:
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "QuorumDiLoCo")
         assert group is not None
-        self._need, timing = checked(need, grace, takeover, timeout, backend)
+        enough, timing = checked(need, grace, takeover, timeout, backend)
         shapes = [(name, tuple(p.shape), p.dtype) for name, p in parameters]
         facts = options.recipe() | {
-            "need": self._need,
+            "need": enough,
             "staleness": staleness,
             "parameters": shapes,
         }
@@ -194,10 +193,10 @@ class QuorumDiLoCo:
         coded = sum(p.numel() for _, p in fragment.coded)
         self._bytes = OuterBytes(compressor, coded, fragment.weights.numel(), random_seed)
         self._exchange = Exchange(
-            Mail(group, len(Header._fields)),
+            group,
             self._bytes.lengths,
-            lambda mask: mask.bit_count() >= self._need,
-            self._state,
+            lambda mask: mask.bit_count() >= enough,
+            lambda: encode((fragment.weights, fragment.momentum)),
             timing,
             step,
         )
@@ -355,9 +354,6 @@ class QuorumDiLoCo:
         moved = views(gradient, self._fragment.parameters)
         for name, p in self._fragment.parameters:
             p.sub_(moved[name].to(p.dtype))
-
-    def _state(self) -> Tensor:
-        return encode((self._fragment.weights, self._fragment.momentum))
 
     def _load(self, state: Tensor) -> None:
         fragment = self._fragment

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,7 @@ from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_positive, check_whole
 from q7x2.late.quorum_code import GradientCode, Part
 from q7x2.late.quorum_exchange import Exchange
-from q7x2.late.quorum_mail import Mail
-from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
+from q7x2.late.quorum_messages import Closed, Contribution, Timing
 from q7x2.late.quorum_options import checked
 from q7x2.late.replica import Replica
 
@@ -121,11 +121,11 @@ class QuorumSGD:
         options["parameters"] = self._replica.shapes
         check_agreement("QuorumSGD", options, group)
         self._replica.start(group)
-        length = 4 * self._replica.numel
+        length, me = 4 * self._replica.numel, ref(self)
         self._exchange = Exchange(
-            Mail(group, len(Header._fields)),
+            group,
             (length, length),
-            self._is_enough,
+            lambda mask: (quorum := me()) is not None and quorum._is_enough(mask),
             self._replica.state,
             timing,
             steps,
