@@ -102,10 +102,12 @@ void bind_mail(py::module_& module) {
 
   py::class_<MessageQueue, std::shared_ptr<MessageQueue>>(module, "MessageQueue",
                                                           "What has arrived in some Mails.")
-      .def(py::init([](ProcessGroupQ7x2& group) {
-             return std::make_shared<MessageQueue>(group.group_pointer());
+      .def(py::init([](ProcessGroupQ7x2& group, bool drives) {
+             return std::make_shared<MessageQueue>(
+                 group.group_pointer(),
+                 drives ? MessageQueue::Reader::kDrives : MessageQueue::Reader::kSleeps);
            }),
-           "group"_a, py::keep_alive<1, 2>())
+           "group"_a, "drives"_a, py::keep_alive<1, 2>())
       .def("put", &MessageQueue::put, "message"_a, py::call_guard<py::gil_scoped_release>(),
            "Any thread: add a message of this rank itself.");
 

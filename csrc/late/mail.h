@@ -4,6 +4,8 @@
 // receive per peer waits for its next header at all times:
 //
 //   send header, send payload  -->  header's receive --> payload's receive --> queue
+//
+// A message arrives when it is whole, so it may overtake one with a longer payload.
 #pragma once
 
 #include <cstddef>

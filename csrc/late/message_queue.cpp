@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "base/process.h"
 #include "transport/runtime.h"
 
 namespace q7x2 {
@@ -29,8 +30,8 @@ class MessageQueue::Signal final : public Task {
   void set_arrivals(Locked& locked, size_t count) { set_ready(locked, count); }
 };
 
-MessageQueue::MessageQueue(const std::shared_ptr<Group>& group)
-    : signal_(std::make_shared<Signal>(group)) {}
+MessageQueue::MessageQueue(const std::shared_ptr<Group>& group, Reader reader)
+    : reader_(reader), signal_(std::make_shared<Signal>(group)) {}
 
 void MessageQueue::put(PeerMessage message) {
   Locked locked(signal_->group().runtime().lock());
@@ -42,11 +43,21 @@ void MessageQueue::add(Locked& locked, Arrival arrival) {
     const std::lock_guard<std::mutex> lock(mutex_);
     arrivals_.push_back(std::move(arrival));
   }
+  has_arrivals_.notify_one();
   signal_->set_arrivals(locked, ++added_);
 }
 
+bool MessageQueue::wait(TimePoint deadline) {
+  if (reader_ == Reader::kDrives) {
+    return signal_->group().runtime().wait(*signal_, deadline, taken_ + 1);
+  }
+  const StayIfEnding stay;
+  std::unique_lock<std::mutex> lock(mutex_);
+  return has_arrivals_.wait_until(lock, deadline, [&] { return !arrivals_.empty(); });
+}
+
 std::optional<PeerMessage> MessageQueue::receive(TimePoint deadline) {
-  if (!signal_->group().runtime().wait(*signal_, deadline, taken_ + 1)) return std::nullopt;
+  if (!wait(deadline)) return std::nullopt;
   ++taken_;
   Arrival arrival;
   {

@@ -1,6 +1,7 @@
 // MessageQueue: what has arrived in one or several `Mail`s, for the one thread that reads it.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,16 +31,22 @@ struct PeerMessage {
   Bytes payload;
 };
 
-/// The thread that waits for a message makes the transport's progress itself, so a message costs no
-/// hand-over between threads.
 class MessageQueue {
  public:
+  enum class Reader {
+    /// Makes the transport's progress while it waits, so a message costs no hand-over between
+    /// threads.
+    kDrives,
+    /// Waits for most of the time beside a thread that computes, and leaves progress to others.
+    kSleeps,
+  };
+
   /// What its reader calls. Returns nothing if more is to come before there is a message; may
   /// throw.
   using Arrival = std::function<std::optional<PeerMessage>()>;
 
   /// `group`: a group of the messages.
-  explicit MessageQueue(const std::shared_ptr<Group>& group);
+  MessageQueue(const std::shared_ptr<Group>& group, Reader reader);
   MessageQueue(const MessageQueue&) = delete;
   MessageQueue& operator=(const MessageQueue&) = delete;
 
@@ -53,9 +60,13 @@ class MessageQueue {
  private:
   class Signal;
 
+  bool wait(TimePoint deadline);
+
+  const Reader reader_;
   const std::shared_ptr<Signal> signal_;
   std::mutex mutex_;  // guards the next one
   std::deque<Arrival> arrivals_;
+  std::condition_variable has_arrivals_;
   size_t added_ = 0;  // under the reactor's lock
   size_t taken_ = 0;  // the reader's
 };

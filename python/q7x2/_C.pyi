@@ -359,9 +359,12 @@ class PeerMessage:
     def __init__(self, sender: int, header: Sequence[int]) -> None: ...
 
 class MessageQueue:
-    """What has arrived in some Mails; csrc/late/message_queue.h. Kept by them."""
+    """What has arrived in some Mails; csrc/late/message_queue.h.
 
-    def __init__(self, group: ProcessGroupQ7x2) -> None: ...
+    ``drives``: whether the thread that reads it makes progress while it waits.
+    """
+
+    def __init__(self, group: ProcessGroupQ7x2, drives: bool) -> None: ...
     def put(self, message: PeerMessage) -> None:
         """Any thread: add a message of this rank itself."""
 

@@ -117,6 +117,7 @@ class QuorumSGD:
             )
         self.optimizer, self.need, self._late = optimizer, need, late
         self._rank, self._code = group.rank(), GradientCode(size, copies)
+        self._parts = self._code.parts(self._rank)
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
         options["parameters"] = self._replica.shapes
         check_agreement("QuorumSGD", options, group)
@@ -151,7 +152,7 @@ class QuorumSGD:
                 (loss_of(model(x), y) * part.weight).backward()
             quorum.step()
         """
-        return self._code.parts(self._rank)
+        return list(self._parts)
 
     @property
     def timing(self) -> Timing:

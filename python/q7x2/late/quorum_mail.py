@@ -31,6 +31,8 @@ class Mail:
             it. None: a new one.
         most_sends: Unfinished sends to a rank that does not take them, beyond which messages to it
             are dropped. None: none is dropped.
+        drives: Whether the thread that receives makes progress while it waits; not for one that
+            waits for most of the time.
 
     Attributes:
         inbox: Where messages arrive.
@@ -38,14 +40,19 @@ class Mail:
     """
 
     def __init__(
-        self, group: ProcessGroup, width: int, inbox: Any = None, most_sends: int | None = None
+        self,
+        group: ProcessGroup,
+        width: int,
+        inbox: Any = None,
+        most_sends: int | None = None,
+        drives: bool = True,
     ) -> None:
         self._group = group_like(group, _CPU)
         self._group.set_timeout(_FOR_EVER)
         backend = unwrapped_backend(self._group, _CPU)
         self.rank, self.world_size = self._group.rank(), self._group.size()
         self.peers = [rank for rank in range(self.world_size) if rank != self.rank]
-        self.inbox = load().MessageQueue(backend) if inbox is None else inbox
+        self.inbox = load().MessageQueue(backend, drives) if inbox is None else inbox
         self.messages = load().Mail(backend, width, self.inbox, most_sends)
 
     def send(self, peer: int, header: Sequence[int], payload: Tensor | None = None) -> None:

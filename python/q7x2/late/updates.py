@@ -155,7 +155,7 @@ class StaleSGD:
         self._log = Log(size, staleness, buffer, choose, saved)
         self._data = Mail(group, WIDTH)
         inbox = self._data.inbox
-        self._orders = Mail(group, WIDTH, None if self._rank == 0 else inbox)
+        self._orders = Mail(group, WIDTH, None if self._rank == 0 else inbox, drives=False)
         self._order: Order | None = None
         if self._rank == 0:
             self._order = Order(self._orders, Log(size, staleness, buffer, choose, saved), inbox)
