@@ -352,11 +352,13 @@ def subtract(values: Tensor, reference: Tensor) -> tuple[float, float]:
 class PeerMessage:
     """A message that has arrived."""
 
-    sender: int
-    header: list[int]
-    payload: Tensor | None
-
     def __init__(self, sender: int, header: Sequence[int]) -> None: ...
+    @property
+    def sender(self) -> int: ...
+    @property
+    def header(self) -> list[int]: ...
+    @property
+    def payload(self) -> Tensor | None: ...
 
 class MessageQueue:
     """What has arrived in some Mails; csrc/late/message_queue.h.
