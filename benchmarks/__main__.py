@@ -9,8 +9,7 @@ from benchmarks.harness import command
 
 # Each has a main(argv); imported when asked for, because most of them import torch.
 COMMANDS = {
-    "collectives": "collectives over sizes on this machine",
-    "network": "collectives over sizes between virtual hosts (root)",
+    "collectives": "collectives over sizes, on this machine or on virtual hosts (root)",
     "sweep": "an all-reduce from 4 B to 64 MiB: its times, its bandwidth, a picture",
     "bars": "the figures q7x2 must reach, each measured and judged",
     "baseline": "rows of bars measured again, beside an earlier result; as --baseline",

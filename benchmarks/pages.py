@@ -5,24 +5,29 @@ Each stands in a page between two comments, and a test compares it with the resu
     <!-- table: links -->
     ...
     <!-- end of table -->
+
+The name is one of TABLES, or a study: then its lines stand there.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from benchmarks.harness import RESULTS, ROOT, report
 from benchmarks.harness.arguments import parse_size
+from benchmarks.harness.inference import Paired
 from benchmarks.regress.bars import iperf_bound, rate_each_way
 from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.studies import choices, degraded, planning
 from benchmarks.studies.train import figures as study_figures
 from benchmarks.studies.train import variants_report
-from benchmarks.studies.train.inference import Paired
 from benchmarks.studies.train.methods import TORCH_POWERSGD
 from benchmarks.studies.train.study import OTHER_TEXT, Study
 from benchmarks.studies.train.variants import at_once
@@ -83,9 +88,20 @@ def with_tables(page: str) -> str:
     """The text of `page`, each of its tables as the results files have it now."""
 
     def table(match: re.Match[str]) -> str:
-        return f"{match[1]}{TABLES[match['name']]()}{match[3]}"
+        name = match["name"]
+        return f"{match[1]}{TABLES[name]() if name in TABLES else study_lines(name)}{match[3]}"
 
     return _TABLE.sub(table, page)
+
+
+def study_lines(name: str) -> str:
+    """What a study says about its results file; the file may have a suffix, such as `late-2`."""
+    study = importlib.import_module(f"benchmarks.studies.{name.partition('-')[0]}")
+    lines = study.lines(json.loads((RESULTS / f"{name}.json").read_text()))
+    wrapped = [
+        part for line in lines for part in textwrap.wrap(line, 110, subsequent_indent="    ")
+    ]
+    return "```text\n" + "\n".join(wrapped) + "\n```\n"
 
 
 def _speed() -> str:
@@ -215,21 +231,16 @@ def _missed() -> str:
     return text
 
 
-def _study_goals() -> str:
-    text = (RESULTS / "train.md").read_text()
-    return text.partition("## Goals\n\n")[2].partition("\n\n")[0] + "\n"
-
-
-def _variants() -> str:
-    return variants_report.variants(Study(RESULTS / "train.json"))
+def _first_table(report_file: str, section: str = "") -> str:
+    """The first table of a section of a report in results/."""
+    text = (RESULTS / report_file).read_text()
+    if section:
+        text = text.partition(f"\n## {section}\n")[2]
+    return text[text.index("\n| ") + 1 :].partition("\n\n")[0].rstrip("\n") + "\n"
 
 
 def _held_out() -> str:
     return variants_report.held_out(Study(RESULTS / "train.json"))
-
-
-def _long() -> str:
-    return variants_report.long_training(Study(RESULTS / "train.json"))
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
@@ -237,20 +248,24 @@ def _rows(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _planning() -> str:
-    return planning.table(_rows("planning"))
+def _table_of(table: Callable[[list[dict[str, Any]]], str], name: str) -> str:
+    return table(_rows(name))
 
 
-def _release() -> str:
-    return fault_table.summary(_rows("faults"))
+def _probe() -> str:
+    """How long the start-up probes of the study `model` took."""
+    longest: dict[str, float] = {}
+    for run in json.loads((RESULTS / "model.json").read_text())["runs"]:
+        place, seconds = run["case"]["place"], run["fabric"]["made"]["seconds"]
+        longest[place] = max(seconds, longest.get(place, 0.0))
+    lines = [(place, report.duration(seconds)) for place, seconds in longest.items()]
+    return report.markdown(("network", "the longest probe"), lines)
 
 
-def _choices() -> str:
-    return choices.table(_rows("choices"))
-
-
-def _degraded() -> str:
-    return degraded.table(_rows("degraded"))
+def _right(name: str, key: str, of: str) -> str:
+    """How often a test of the diagnoses was right."""
+    lines = [[row[key], f"{row['right']} of {row[of]}"] for row in _rows(name)]
+    return report.markdown((key, "right"), lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -260,14 +275,23 @@ TABLES: dict[str, Callable[[], str]] = {
     "codecs": _codecs,
     "hooks": _hooks,
     "one-line": _one_line,
-    "study-goals": _study_goals,
-    "variants": _variants,
+    "study-goals": partial(_first_table, "train.md", "Goals"),
+    "fsdp": partial(_first_table, "train.md", "FSDP2"),
+    "fsdp-losses": partial(_first_table, "train.md", "FSDP2: losses"),
+    "cadence": partial(_first_table, "train.md", "Cadence"),
+    "cadence-gpt": partial(_first_table, "train.md", "Cadence: losses of the GPT"),
+    "cadence-digits": partial(_first_table, "train.md", "Cadence: losses of the CNN on digits"),
+    "model": partial(_first_table, "model.md"),
+    "variants": partial(_first_table, "train.md", "Options of hooks, one at a time"),
     "held-out-study": _held_out,
-    "long": _long,
-    "planning": _planning,
-    "release": _release,
-    "choices": _choices,
-    "degraded": _degraded,
+    "long": partial(_first_table, "train.md", "A long training"),
+    "planning": partial(_table_of, planning.table, "planning"),
+    "release": partial(_table_of, fault_table.summary, "faults"),
+    "probe": _probe,
+    "causes": partial(_right, "causes", "cause", "runs"),
+    "verdicts": partial(_right, "verdicts", "kind", "experiments"),
+    "choices": partial(_table_of, choices.table, "choices"),
+    "degraded": partial(_table_of, degraded.table, "degraded"),
 }
 
 

@@ -82,13 +82,13 @@ class Op:
     name: str
     bus_factor: Callable[[int], float]
     crossing: Callable[[int, int, int], float]
-    flow: str
-    in_place: bool
-    split_send: bool
-    split_receive: bool
     torch_call: Callable[[Buffers, dist.ProcessGroup], Any]
     mpi_call: Callable[[Any, Any, Any], Any]
     expected: Callable[[int, int], list[float] | None]
+    flow: str = "all"
+    in_place: bool = False
+    split_send: bool = False
+    split_receive: bool = False
     noise: type[Noise] | None = None
 
     def round_size(self, size: int, n: int) -> int:
@@ -186,10 +186,7 @@ _ALL_REDUCE = Op(
     name="all_reduce",
     bus_factor=lambda n: 2 * _shard(n),
     crossing=lambda s, n, h: 2 * (h - 1) * s,
-    flow="all",
     in_place=True,
-    split_send=False,
-    split_receive=False,
     torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
     mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
     expected=lambda n, rank: [_total(n)],
@@ -227,8 +224,6 @@ OPS = {
             crossing=lambda s, n, h: (h - 1) * s,
             flow="from_root",
             in_place=True,
-            split_send=False,
-            split_receive=False,
             torch_call=lambda b, g: dist.broadcast(b.send, ROOT, group=g),
             mpi_call=lambda c, s, r: c.Bcast(r, ROOT),
             expected=lambda n, rank: [float(ROOT + 1)],
@@ -239,8 +234,6 @@ OPS = {
             crossing=lambda s, n, h: (h - 1) * s,
             flow="to_root",
             in_place=True,
-            split_send=False,
-            split_receive=False,
             torch_call=lambda b, g: dist.reduce(b.send, ROOT, group=g),
             mpi_call=lambda c, s, r: (
                 c.Reduce(_mpi().IN_PLACE, r, root=ROOT)
@@ -253,10 +246,7 @@ OPS = {
             name="all_gather",
             bus_factor=_shard,
             crossing=lambda s, n, h: (h - 1) * s,
-            flow="all",
-            in_place=False,
             split_send=True,
-            split_receive=False,
             torch_call=lambda b, g: all_gather_single(b.receive, b.send, group=g),
             mpi_call=lambda c, s, r: c.Allgather(s, r),
             expected=_everyone,
@@ -265,9 +255,6 @@ OPS = {
             name="reduce_scatter",
             bus_factor=_shard,
             crossing=lambda s, n, h: (h - 1) * s,
-            flow="all",
-            in_place=False,
-            split_send=False,
             split_receive=True,
             torch_call=lambda b, g: reduce_scatter_single(b.receive, b.send, group=g),
             mpi_call=lambda c, s, r: c.Reduce_scatter_block(s, r),
@@ -277,10 +264,6 @@ OPS = {
             name="all_to_all",
             bus_factor=_shard,
             crossing=lambda s, n, h: s * (n - n / h),
-            flow="all",
-            in_place=False,
-            split_send=False,
-            split_receive=False,
             torch_call=lambda b, g: dist.all_to_all_single(b.receive, b.send, group=g),
             mpi_call=lambda c, s, r: c.Alltoall(s, r),
             expected=_everyone,
@@ -290,9 +273,7 @@ OPS = {
             bus_factor=_shard,
             crossing=lambda s, n, h: s * (1 - 1 / h),
             flow="to_root",
-            in_place=False,
             split_send=True,
-            split_receive=False,
             torch_call=lambda b, g: dist.gather(
                 b.send,
                 _parts(b.receive, dist.get_world_size()) if dist.get_rank() == ROOT else None,
@@ -307,8 +288,6 @@ OPS = {
             bus_factor=_shard,
             crossing=lambda s, n, h: s * (1 - 1 / h),
             flow="from_root",
-            in_place=False,
-            split_send=False,
             split_receive=True,
             torch_call=lambda b, g: dist.scatter(
                 b.receive,
@@ -324,10 +303,6 @@ OPS = {
             name="send_recv",
             bus_factor=lambda n: 1.0,
             crossing=lambda s, n, h: h * s if h > 1 else 0,
-            flow="all",
-            in_place=False,
-            split_send=False,
-            split_receive=False,
             torch_call=_send_receive,
             mpi_call=lambda c, s, r: c.Sendrecv(
                 s, (c.rank + 1) % c.size, recvbuf=r, source=(c.rank - 1) % c.size
@@ -338,10 +313,7 @@ OPS = {
             name="barrier",
             bus_factor=lambda n: 0.0,
             crossing=lambda s, n, h: 0.0,
-            flow="all",
             in_place=True,
-            split_send=False,
-            split_receive=False,
             torch_call=lambda b, g: dist.barrier(group=g),
             mpi_call=lambda c, s, r: c.Barrier(),
             expected=lambda n, rank: None,

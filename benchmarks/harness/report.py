@@ -130,11 +130,11 @@ def _line_share(cell: dict[str, Any], figures: dict[str, Any], topology: Topolog
     return f"{summary.line_seconds(cell, bits_per_second(topology.rate)) / figures['median']:.1%}"
 
 
-def ways(measured: dict[str, Any], names: Iterable[str]) -> str:
+def ways(measured: dict[str, Any]) -> list[str]:
     """Time, bytes and processor time of each way of doing the same, for a person."""
-    return "; ".join(
-        f"{name} {duration(measured[name]['seconds'])} "
-        f"({measured[name]['bytes_sent'] / 1e6:.1f} MB sent per rank, CPU "
-        f"{measured[name]['cpu_seconds']:.2f} s)"
-        for name in names
-    )
+    width = max(map(len, measured))
+    return [
+        f"  {name:{width}}  {duration(way['seconds']):>8}, "
+        f"{way['bytes_sent'] / 1e6:.1f} MB sent per rank, CPU {way['cpu_seconds']:.2f} s"
+        for name, way in measured.items()
+    ]

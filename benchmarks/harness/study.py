@@ -22,6 +22,8 @@ from benchmarks.harness.processes import OnLine, run_ranks
 from benchmarks.harness.schedule import bytes_sent
 
 T = TypeVar("T")
+# What a study says about its results; `pages` puts it into docs/.
+Lines = Callable[[Mapping[str, Any]], list[str]]
 
 
 def parser(module: str, protocol: str | None) -> argparse.ArgumentParser:
@@ -83,42 +85,73 @@ def run(
 
 
 def in_turns(
-    ways: Mapping[str, Callable[[], Callable[[], T]]], rounds: int
+    ways: Mapping[str, Callable[[T], object]], rounds: int, given: Callable[[int], T]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, T]]:
     """Measures ways of doing the same on all ranks: each once per round, and each first in turn.
 
     Args:
-        ways: By name, what prepares a call. Only the call that it returns is timed.
+        ways: By name, the calls that are timed.
         rounds: Those that count. There is one before them.
+        given: Makes the argument of each call, untimed, from the number of its round.
 
     Returns:
         By way: the medians of `seconds` (of the slowest rank), of `bytes_sent` (most of any host)
-        and of `cpu_seconds` (of all ranks), and `all_seconds`. And what each way's last call has
-        returned.
+        and of `cpu_seconds` (of all ranks), and `all_seconds`. And the argument of each way's last
+        call, which the call may have changed.
     """
     names = tuple(ways)
     figures: dict[str, list[list[float]]] = {name: [] for name in names}
-    results: dict[str, T] = {}
+    arguments: dict[str, T] = {}
     for turn in range(rounds + 1):
         at = turn % len(names)
         for name in names[at:] + names[:at]:
-            call = ways[name]()
+            arguments[name] = given(turn)
             dist.barrier()
             sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
-            results[name] = call()
+            ways[name](arguments[name])
             seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
             dist.barrier()
-            most = torch.tensor([seconds, float(bytes_sent() - sent)], dtype=torch.float64)
-            dist.all_reduce(most, dist.ReduceOp.MAX)
+            most = largest([seconds, float(bytes_sent() - sent)])
             total = torch.tensor([cpu], dtype=torch.float64)
             dist.all_reduce(total)
-            figures[name].append([*most.tolist(), *total.tolist()])
+            figures[name].append([*most, *total.tolist()])
     found = {}
     for name, rows in figures.items():
         medians = [statistics.median(column) for column in zip(*rows[1:], strict=True)]
         found[name] = dict(zip(("seconds", "bytes_sent", "cpu_seconds"), medians, strict=True))
         found[name]["all_seconds"] = [row[0] for row in rows[1:]]
-    return found, results
+    return found, arguments
+
+
+def largest(figures: Sequence[float]) -> list[float]:
+    """Each figure of the rank that has the largest one, such as the time of the slowest rank."""
+    most = torch.tensor(figures, dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    found: list[float] = most.tolist()
+    return found
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of a call on this rank."""
+    begin = time.monotonic()
+    call()
+    return time.monotonic() - begin
+
+
+def timed_for(seconds: float, call: Callable[[], object], at_once: int) -> list[float]:
+    """Seconds of each call on this rank; all ranks stop together, when rank 0's time is over.
+
+    Args:
+        at_once: Calls between two looks at the clock.
+    """
+    found: list[float] = []
+    end = time.monotonic() + seconds
+    goes_on = torch.ones(1)
+    while goes_on.item():
+        found += [timed(call) for _ in range(at_once)]
+        goes_on.fill_(float(time.monotonic() < end))
+        dist.broadcast(goes_on, 0)
+    return found
 
 
 def median_seconds(
@@ -145,15 +178,25 @@ def largest_all_reduces() -> dict[str, Any]:
 
 
 def publish(
-    out: Path, body: Mapping[str, Any], lines: Iterable[str], machine: dict[str, Any] | None = None
+    out: Path, body: Mapping[str, Any], lines: Lines, machine: dict[str, Any] | None = None
 ) -> None:
-    """Writes the results with the facts of the machine, and prints the lines."""
+    """Writes the results with the facts of the machine, and prints their lines."""
     machine = machine or facts.collect()
     report.write_json(out, machine, dict(body))
     console = report.console()
     report.print_facts(console, machine)
-    for line in lines:
+    for line in lines(body):
         console.print(line, markup=False)
+
+
+def publish_rows(out: Path, rows: Iterable[dict[str, Any]], lines: Lines) -> None:
+    """Writes and prints each row as soon as it is measured."""
+    machine = facts.collect()
+    done = []
+    for row in rows:
+        done.append(row)
+        print("\n".join(lines({"rows": [row]})), flush=True)
+        report.write_json(out, machine, {"rows": done})
 
 
 def _rank(module: str, spec: dict[str, Any], out: Path) -> None:

@@ -9,7 +9,7 @@ needs root.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import q7x2
@@ -61,22 +61,28 @@ def main(argv: list[str]) -> None:
         # Too few calls for q7x2 to settle on the fastest algorithm.
         cases = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
     body = {**spec, **study.chosen(args, "rate", "server_rate"), "cases": cases}
-    study.publish(args.out, body, map(sentence, cases))
+    study.publish(args.out, body, lines)
 
 
-def sentence(case: dict[str, Any]) -> str:
-    """A case for a person: the times of all ways, and what the goals are."""
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [line for case in body["cases"] for line in _lines(case)]
+
+
+def _lines(case: dict[str, Any]) -> Iterator[str]:
+    """The times of all ways of a case, and what the goals are."""
     ways = case["ways"]
-    text = f"{case['zeros']:.0%} zero, {case['pattern']} blocks: " + report.ways(ways, list(ways))
+    yield f"{case['zeros']:.0%} zero, {case['pattern']} blocks; {case['served']} calls were served"
+    yield from report.ways(ways)
     for way in (OURS, SERVED):
         if way not in ways:
             continue
         against, goal = GOALS[way].get(case["zeros"], (GLOO, None))
         ratio = ways[against]["seconds"] / ways[way]["seconds"]
-        text += f"; {way} {ratio:.2f} x as fast as {against}"
+        text = f"  {way} {ratio:.2f} x as fast as {against}"
         if goal is not None and case["pattern"] == OWN:
             text += f", goal {goal:.2f} x"
-    return text + f"; {case['served']} calls were served"
+        yield text
 
 
 # ---- one process --------------------------------------------------------------------------------
@@ -149,22 +155,8 @@ def measure(
 ) -> dict[str, Any]:
     """Medians over the rounds; the time of a call is that of the slowest rank."""
     given = draw(zeros, pattern, spec["bytes"], dist.get_rank())
-
-    def prepared(call: Callable[[Any], object]) -> Callable[[], Callable[[], Any]]:
-        def prepare() -> Callable[[], Any]:
-            tensor = given.clone()
-
-            def timed() -> Any:
-                call(tensor)
-                return tensor
-
-            return timed
-
-        return prepare
-
     served = served_calls(groups)
-    calls = {name: prepared(call) for name, call in calls_of(groups).items()}
-    ways, results = study.in_turns(calls, spec["rounds"])
+    ways, results = study.in_turns(calls_of(groups), spec["rounds"], lambda _: given.clone())
     for name, result in results.items():
         if not torch.allclose(result, results[GLOO], rtol=1e-4, atol=1e-5):
             raise ValueError(f"{name} has another sum than {GLOO} with {zeros:.0%} zeros")

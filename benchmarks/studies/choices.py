@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import report, study
 from benchmarks.harness.lab import Lab, Link, Topology
 
 GOAL = 1.1
@@ -99,12 +98,8 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the orders")
     args = parser.parse_args(argv)
-    machine = facts.collect()
-    rows = []
-    for name in args.only:
-        rows.append({"network": name, **measure(NETWORKS[name], args)})
-        print("\n".join(lines(rows[-1])), flush=True)
-        report.write_json(args.out, machine, {"rows": rows})
+    rows = ({"network": name, **measure(NETWORKS[name], args)} for name in args.only)
+    study.publish_rows(args.out, rows, lines)
 
 
 def measure(network: Network, args: argparse.Namespace) -> dict[str, Any]:
@@ -155,8 +150,12 @@ def coded_ratio(row: dict[str, Any]) -> float:
     return row["coded"]["auto"] / min(row["coded"].values())
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    return [line for row in body["rows"] for line in _lines(row)]
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     name, seconds = best(row)
     ratio = row["default"] / seconds
     verdict = "met" if ratio <= GOAL else "NOT met"
@@ -199,17 +198,12 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     def call(name: str) -> float:
         """Seconds of the slowest rank."""
         dist.barrier()
-        start = time.monotonic()
         if name in EDGES:
-            q7x2.all_reduce(tensor, codec=CODEC, edges=name)
-        elif name:
-            with q7x2.collectives.algorithm(name):
-                dist.all_reduce(tensor)
+            took = study.timed(lambda: q7x2.all_reduce(tensor, codec=CODEC, edges=name))
         else:
-            dist.all_reduce(tensor)
-        took = torch.tensor([time.monotonic() - start], dtype=torch.float64)
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        return took.item()
+            with q7x2.collectives.algorithm(name):
+                took = study.timed(lambda: dist.all_reduce(tensor))
+        return study.largest([took])[0]
 
     if spec["kind"] == "informed":
         for number in range(WARM_UP):

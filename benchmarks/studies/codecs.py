@@ -245,7 +245,7 @@ def main(argv: list[str]) -> None:
     ]
     machine = facts.collect()
     text = table(rows)
-    study.publish(args.out, {"elements": args.elements, "codecs": rows}, [text], machine)
+    study.publish(args.out, {"elements": args.elements, "codecs": rows}, lambda _: [text], machine)
     args.out.with_suffix(".md").write_text(
         "# Codecs\n\nRates in multiples of memcpy's for the same input bytes, in the same run; one "
         f"core, blocks of 65,536 elements.\n\n{text}\n{facts.describe(machine)}\n"

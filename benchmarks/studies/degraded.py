@@ -9,13 +9,12 @@ median step of the first one takes at most 1.2 times that of the second one.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import report, study
 from benchmarks.harness.lab import Lab, Link, Topology
 
 GOAL = 1.2
@@ -68,12 +67,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--kib", type=int, default=4096, help="of the buffer")
     parser.add_argument("--turns", type=int, default=3, help="of both jobs")
     args = parser.parse_args(argv)
-    machine = facts.collect()
-    rows = []
-    for name in args.only:
-        rows.append({"what": name, **measure(CHANGES[name], args)})
-        print("\n".join(lines(rows[-1])), flush=True)
-        report.write_json(args.out, machine, {"rows": rows})
+    rows = ({"what": name, **measure(CHANGES[name], args)} for name in args.only)
+    study.publish_rows(args.out, rows, lines)
 
 
 def measure(change: Change, args: argparse.Namespace) -> dict[str, Any]:
@@ -113,8 +108,12 @@ def ratio(row: dict[str, Any]) -> float:
     return median(jobs) / median(fresh)
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    return [line for row in body["rows"] for line in _lines(row)]
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     turns = [
         f"{1e3 * median(job['before']):.0f} -> {1e3 * median(job['after']):.0f} ms "
         f"({job['choice']}), fresh {1e3 * median(other['after']):.0f} ms ({other['choice']})"
@@ -157,26 +156,14 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     dist.init_process_group("q7x2")
     tensor = torch.zeros(spec["elements"])
 
-    def step() -> float:
-        start = time.monotonic()
+    def step() -> None:
         dist.all_reduce(tensor)
-        return time.monotonic() - start
 
-    def steps_for(seconds: float) -> list[float]:
-        found: list[float] = []
-        until = time.monotonic() + seconds
-        goes_on = torch.ones(1)
-        while goes_on.item():
-            found += [step() for _ in range(3)]
-            goes_on.fill_(float(time.monotonic() < until))
-            dist.broadcast(goes_on, 0)
-        return found
-
-    before = [step() for _ in range(WARM_UP)][-20:]
+    before = [study.timed(step) for _ in range(WARM_UP)][-20:]
     if spec["kind"] == "changing":
         print("slow", flush=True)
-        steps_for(GRACE)
-    after = steps_for(SECONDS)
+        study.timed_for(GRACE, step, at_once=3)
+    after = study.timed_for(SECONDS, step, at_once=3)
     kind = study.largest_all_reduces()
     found = {
         "before": before,

@@ -17,13 +17,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import ROOT, facts, report, study
+from benchmarks.harness import ROOT, facts, study
 from benchmarks.harness.lab import Lab, Topology, unavailable
 
 PARTS = ("host", "overlap", "bus")
@@ -51,49 +52,52 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"the part overlap needs virtual hosts: {problem}")
 
     machine = facts.collect()
-    console = report.console()
-    report.print_facts(console, machine)
-    results = {}
+    results: dict[str, Any] = {}
     if "host" in args.parts:
         trials = study.run(__name__, {"part": "host", "trials": args.trials}, 2)
         results["host"] = {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
-        console.print(
-            f"all_reduce + wait() of {HOST_BYTES} bytes: the host is kept"
-            f" {_ms([trial['host'] for trial in trials])}, the result is there after"
-            f" {_ms([trial['stream'] for trial in trials])} (goal: {HOST_GOAL * 1e3:g} ms of the"
-            " host)",
-            markup=False,
-        )
     if "overlap" in args.parts:
         spec = {"part": "overlap", "pairs": args.pairs}
         with Lab(Topology(hosts=2, rate=LINK)) as lab:
             pairs = study.run(__name__, spec, lab=lab, own_cache=False, timeout_s=600)
         ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
-        results["overlap"] = {
-            "bytes": OVERLAP_BYTES,
-            "link": LINK,
-            "copy_rate": COPY_RATE,
-            "ratio": ratio,
-            "pairs": pairs,
-        }
-        console.print(
-            f"all_reduce of {OVERLAP_BYTES} bytes, 2 ranks, {LINK}: device tensors"
-            f" {_ms([pair['device'] for pair in pairs])}, CPU tensors"
-            f" {_ms([pair['cpu'] for pair in pairs])}, {ratio:.3f} times as long (goal:"
-            f" {OVERLAP_GOAL:g}; one after the other: {_in_sequence(pairs):.3f})",
-            markup=False,
-        )
+        about = {"bytes": OVERLAP_BYTES, "link": LINK, "copy_rate": COPY_RATE}
+        results["overlap"] = {**about, "ratio": ratio, "pairs": pairs}
     if "bus" in args.parts:
         rows = [row for n in BUS_RANKS for row in study.run(__name__, {"part": "bus"}, n)]
         results["bus"] = {"bytes": BUS_BYTES, "rows": rows}
-        for row in rows:
-            console.print(
-                f"all_reduce of {BUS_BYTES} bytes, {row['ranks']} ranks, codec {row['codec']}:"
-                f" {row['to_host']} bytes to the host, {row['to_device']} to the device,"
-                f" {row['ratio']:.3f} times as many as without (goal of int4: {BUS_GOAL:g})",
-                markup=False,
-            )
-    report.write_json(args.out, machine, results)
+    study.publish(args.out, results, lines, machine)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    found = []
+    if host := body.get("host"):
+        found.append(
+            f"all_reduce + wait() of {host['bytes']} bytes: the host is kept"
+            f" {_ms([trial['host'] for trial in host['trials']])}, the result is there after"
+            f" {_ms([trial['stream'] for trial in host['trials']])} (goal: {HOST_GOAL * 1e3:g} ms"
+            " of the host)"
+        )
+    if overlap := body.get("overlap"):
+        pairs = overlap["pairs"]
+        found.append(
+            f"all_reduce of {overlap['bytes']} bytes, 2 ranks, {overlap['link']}: device tensors"
+            f" {_ms([pair['device'] for pair in pairs])}, CPU tensors"
+            f" {_ms([pair['cpu'] for pair in pairs])}, {overlap['ratio']:.3f} times as long (goal:"
+            f" {OVERLAP_GOAL:g}; one after the other: {_in_sequence(pairs):.3f})"
+        )
+    if bus := body.get("bus"):
+        found.append(
+            f"bytes over the bus per all_reduce of {bus['bytes']} bytes, by codec (goal of int4:"
+            f" {BUS_GOAL:g} times as many):"
+        )
+    for row in bus["rows"] if bus else ():
+        found.append(
+            f"{row['ranks']} ranks, {row['codec']}: {row['to_host']} bytes to the host,"
+            f" {row['to_device']} to the device, {row['ratio']:.3f} times as many as without"
+        )
+    return found
 
 
 def _ms(seconds: list[float]) -> str:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import q7x2
@@ -25,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import report, study
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.schedule import bytes_sent
 
 OURS = "ShardedEmbedding, q7x2"
 # What is compared with it, and how many times longer its communication shall be.
@@ -51,34 +47,30 @@ def main(argv: list[str]) -> None:
         # Too few steps for q7x2 to settle on the fastest algorithm.
         ways = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"}, timeout_s=1800)
     body = {**spec, **study.chosen(args, "hosts", "rate"), "ways": ways}
-    study.publish(args.out, body, [sentence(n, each, ways[OURS]) for n, each in ways.items()])
+    study.publish(args.out, body, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    ways = body["ways"]
+    return [sentence(name, figures, ways[OURS]) for name, figures in ways.items()]
 
 
 def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
     """A way's row for a person; the ratio is that of its communication and ours."""
     times = [report.duration(max(0.0, figures[key])) for key in ("communication", "step")]
     ratio = figures["communication"] / ours["communication"]
-    goal = f" of {GOALS[name]:g} x" if name in GOALS else ""
+    goal = f", goal {GOALS[name]:g} x" if name in GOALS else ""
     return (
-        f"{name:24} communication {times[0]:>8} of a step of {times[1]:>8} ({ratio:.2f} x{goal}), "
-        f"{figures['bytes_sent'] / 1e6:.2f} MB sent per rank, CPU {figures['cpu_seconds']:.3f} s"
+        f"{name:24} communication {times[0]:>7} of {times[1]:>7} per step ({ratio:.2f} x{goal}), "
+        f"{figures['bytes_sent'] / 1e6:.1f} MB sent, CPU {figures['cpu_seconds']:.3f} s"
     )
 
 
 # ---- one rank -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Way:
-    """A model and the two steps that are compared: with the other ranks, and without them."""
-
-    together: Callable[[Any], Any]
-    alone: Callable[[Any], Any]
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    alone_seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
+Step = Callable[[Any], Any]
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
@@ -86,12 +78,14 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
-    ways = {name: make(name, groups, spec) for name in WAYS}
-    for step in range(spec["steps"] + 1):  # the first one is not counted
-        batch = draw(spec, step, rank)
-        for name in WAYS[step % len(WAYS) :] + WAYS[: step % len(WAYS)]:
-            measure(ways[name], batch)
-    figures = {name: summarize(way) for name, way in ways.items()}
+    losses: dict[str, list[torch.Tensor]] = {name: [] for name in WAYS}
+    steps: dict[str, Callable[[Any], object]] = {}
+    for name in WAYS:
+        together, alone = make(name, groups, spec)
+        steps[name] = lambda batch, name=name, step=together: losses[name].append(step(batch))  # type: ignore[misc]
+        steps[f"{name}, alone"] = alone
+    measured, _ = study.in_turns(steps, spec["steps"], lambda step: draw(spec, step, rank))
+    figures = {name: summarize(name, measured, losses[name]) for name in WAYS}
     reference = figures[next(iter(GOALS))]["losses"]
     for name, each in figures.items():
         pairs = zip(each["losses"], reference, strict=True)
@@ -113,8 +107,8 @@ def draw(spec: dict[str, Any], step: int, rank: int) -> tuple[Any, Any]:
     return ids, (ids % 2).float()
 
 
-def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
-    """A way of `WAYS`; all begin with the same rows."""
+def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> tuple[Step, Step]:
+    """A step of a way with the other ranks, and one without; all begin with the same rows."""
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(spec["dim"], 16), nn.Tanh(), nn.Linear(16, 1))
     table = torch.randn(spec["rows"], spec["dim"])
@@ -131,11 +125,12 @@ def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
             optimizer.param_groups[0]["lr"] = RATE if synchronised else 0.0
             return train(ddp, [optimizer], batch)
 
-        return Way(
-            functools.partial(step, synchronised=True), functools.partial(step, synchronised=False)
+        return (
+            functools.partial(step, synchronised=True),
+            functools.partial(step, synchronised=False),
         )
 
-    def trainer(owners: Any, others: Any) -> Callable[[Any], Any]:
+    def trainer(owners: Any, others: Any) -> Step:
         rows = q7x2.embedding.ShardedEmbedding(
             spec["rows"], spec["dim"], group=owners, optimizer=sgd
         )
@@ -148,7 +143,7 @@ def make(name: str, groups: dict[str, Any], spec: dict[str, Any]) -> Way:
     me = dist.get_rank()
     backend = name.rsplit(" ", 1)[1]
     single = dist.new_group([me], backend=backend, use_local_synchronization=True)
-    return Way(trainer(group, group), trainer(single, single))
+    return trainer(group, group), trainer(single, single)
 
 
 def train(model: Any, updates: list[Any], batch: tuple[Any, Any]) -> Any:
@@ -161,38 +156,18 @@ def train(model: Any, updates: list[Any], batch: tuple[Any, Any]) -> Any:
     return loss.detach()
 
 
-def measure(way: Way, batch: Any) -> None:
-    """One step with the other ranks and one without, each from a common start."""
-    dist.barrier()
-    sent, cpu, begin = bytes_sent(), time.process_time(), time.perf_counter()
-    loss = way.together(batch)
-    way.seconds.append(time.perf_counter() - begin)
-    way.cpu_seconds.append(time.process_time() - cpu)
-    dist.barrier()
-    way.sent.append(bytes_sent() - sent)
-    dist.all_reduce(loss)
-    way.losses.append(float(loss) / dist.get_world_size())
-    dist.barrier()
-    begin = time.perf_counter()
-    way.alone(batch)
-    way.alone_seconds.append(time.perf_counter() - begin)
-
-
-def summarize(way: Way) -> dict[str, Any]:
-    """Medians over the steps; the time of a step is that of the slowest rank."""
-
-    def over_ranks(values: list[float], op: Any) -> float:
-        tensor = torch.tensor(values[1:], dtype=torch.float64)
-        dist.all_reduce(tensor, op)
-        return statistics.median(tensor.tolist())
-
-    step = over_ranks(way.seconds, dist.ReduceOp.MAX)
-    alone = over_ranks(way.alone_seconds, dist.ReduceOp.MAX)
+def summarize(
+    name: str, measured: dict[str, dict[str, Any]], losses: list[torch.Tensor]
+) -> dict[str, Any]:
+    """The figures of a way, per step; losses are means over the ranks."""
+    means = torch.stack(losses).double()
+    dist.all_reduce(means)
+    step, alone = measured[name], measured[f"{name}, alone"]
     return {
-        "step": step,
-        "alone": alone,
-        "communication": step - alone,
-        "cpu_seconds": over_ranks(way.cpu_seconds, dist.ReduceOp.SUM),
-        "bytes_sent": over_ranks([float(each) for each in way.sent], dist.ReduceOp.MAX),
-        "losses": way.losses,
+        "step": step["seconds"],
+        "alone": alone["seconds"],
+        "communication": step["seconds"] - alone["seconds"],
+        "cpu_seconds": step["cpu_seconds"],
+        "bytes_sent": step["bytes_sent"],
+        "losses": (means / dist.get_world_size()).tolist(),
     }

@@ -2,7 +2,7 @@
 the computation.
 
 Virtual hosts with one rank each train a small GPT in turns: DDP over q7x2, and DDP attached with
-overlap="forward". The computation without messages and the messages without computation are
+forward overlap. The computation without messages and the messages without computation are
 measured in the same turns: no step can be shorter than the longer of the two. With --rate auto, a
 first lab measures the computation, and the rate of the second one makes messages take as long.
 It needs root.
@@ -10,7 +10,7 @@ It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import q7x2
@@ -50,7 +50,6 @@ def main(argv: list[str]) -> None:
     spec = study.chosen(args, *names, "rounds")
     spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
     cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
-    lines = [line for each in cases for line in sentences(each)]
     study.publish(args.out, {**spec, "cases": cases}, lines)
 
 
@@ -76,6 +75,11 @@ def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
     with Lab(Topology(hosts=hosts, rate=rate)) as lab:
         figures: dict[str, Any] = study.run(__name__, spec, lab=lab, env=env)
     return figures
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [line for each in body["cases"] for line in sentences(each)]
 
 
 def sentences(figures: dict[str, Any]) -> list[str]:
@@ -113,10 +117,8 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the figures on rank 0; those of ways are per step."""
     dist.init_process_group("q7x2")
     training = Training(spec)
-    ways, _ = study.in_turns(
-        {name: lambda name=name: training.ways[name] for name in spec["ways"]},  # type: ignore[misc]
-        spec["rounds"],
-    )
+    calls = {name: training.ways[name] for name in spec["ways"]}
+    ways, _ = study.in_turns(calls, spec["rounds"], lambda _: None)
     for figures in ways.values():
         figures["all_seconds"] = [each / spec["steps"] for each in figures["all_seconds"]]
         for name in ("seconds", "bytes_sent", "cpu_seconds"):
@@ -137,37 +139,33 @@ class Training:
             )
             self._models[name] = ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
         ours, optimizer = self._models[OURS]
-        self._attached = q7x2.attach(
-            ours,
-            q7x2.Allreduce(),
-            overlap=q7x2.overlap.OverlapOptions(
-                chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
-            ),
-            optimizer=optimizer,
+        options = q7x2.overlap.OverlapOptions(
+            chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
         )
+        self._attached = q7x2.overlap.attach(ours, optimizer, options)
         self.gradient_bytes = sum(4 * p.numel() for p in ours.parameters())
         bucket = round(spec["bucket_mb"] * (1 << 18))
         whole = torch.zeros(self.gradient_bytes // 4)
         self._buckets = list(torch.split(whole, bucket))
         self._rank = dist.get_rank()
-        self.ways: dict[str, Callable[[], None]] = {
+        self.ways: dict[str, Callable[[None], None]] = {
             COMPUTE: self._compute,
             WIRE: self._send,
-            DDP: lambda: self._train(DDP),
+            DDP: lambda _: self._train(DDP),
             OURS: self._overlap,
         }
 
-    def _compute(self) -> None:
+    def _compute(self, _: None) -> None:
         with self._models[COMPUTE][0].no_sync():
             self._train(COMPUTE)
 
-    def _send(self) -> None:
+    def _send(self, _: None) -> None:
         for _ in range(self._spec["steps"]):
             works = [dist.all_reduce(bucket, async_op=True) for bucket in self._buckets]
             for work in works:
                 work.wait()
 
-    def _overlap(self) -> None:
+    def _overlap(self, _: None) -> None:
         self._train(OURS)
         self._attached.wait()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,14 +32,19 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     machine = facts.collect()
     times = study.run(__name__, {"turns": args.turns}, RANKS, timeout_s=60 + 3 * args.turns)
-    rows = rows_of(times)
-    lines = [
-        f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
-        f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
-        for row in rows
+    study.publish(args.out, {"rows": rows_of(times)}, lines, machine)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
+        *(
+            f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
+            f"({row['ratio']:.2f} x), 99 % {row['p99'] * 1e6:8.1f} µs"
+            for row in body["rows"]
+        ),
+        f"goal: the median beside all_reduce at most {GOAL} x that beside nothing",
     ]
-    lines.append(f"goal: the median beside all_reduce at most {GOAL} x that beside nothing")
-    study.publish(args.out, {"rows": rows}, lines, machine)
 
 
 def rows_of(times: dict[str, list[float]]) -> list[dict[str, Any]]:

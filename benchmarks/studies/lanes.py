@@ -12,7 +12,9 @@ import json
 import os
 import statistics
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import ROOT, study
 
@@ -36,16 +38,22 @@ def main(argv: list[str]) -> None:
         rounds["two"] += _run(program, lanes=1)
         rounds["apart"] += _run(program, lanes=0, processes=2)
 
-    rows, lines = [], []
+    rows = []
     for what in rounds["one"][0]:
         row = {key: statistics.median(each[what] for each in rounds[key]) for key in rounds}
         row["ratio"], row["bound"] = row["one"] / row["two"], 2 * row["one"] / row["apart"]
         rows.append({"what": what, **row, "goal": GOAL})
-        lines.append(
-            f"{what:8} 16 MiB  one thread {row['one'] * 1e3:6.2f} ms   two {row['two'] * 1e3:6.2f}"
-            f" ms   {row['ratio']:5.2f} x  (goal {GOAL} x; two processes {row['bound']:.2f} x)"
-        )
     study.publish(args.out, {"rows": rows, "rounds": rounds}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
+        f"{row['what']:8} 16 MiB: one thread {row['one'] * 1e3:.2f} ms, two threads "
+        f"{row['two'] * 1e3:.2f} ms, {row['ratio']:.2f} x (goal {GOAL} x; two processes "
+        f"{row['bound']:.2f} x)"
+        for row in body["rows"]
+    ]
 
 
 def _run(program: Path, lanes: int, processes: int = 1) -> list[dict[str, float]]:

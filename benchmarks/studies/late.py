@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -50,13 +51,17 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"--stopped must be a rank, got {args.stopped}")
     spec = study.chosen(args, "ranks", "stopped", "stop", "period", "seconds", "width", "batch")
     figures = {method: measure(spec, method) for method in args.methods}
-    lines = [
+    study.publish(args.out, {**spec, "methods": figures}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
         f"{method:16} {each['steps']:6} steps, median {report.duration(each['median'])}, "
         f"longest {report.duration(each['longest'])}, {each['updates']} updates, "
         f"replicas equal: {each['equal']}"
-        for method, each in figures.items()
+        for method, each in body["methods"].items()
     ]
-    study.publish(args.out, {**spec, "methods": figures}, lines)
 
 
 def measure(spec: dict[str, Any], method: str) -> dict[str, Any]:
@@ -127,7 +132,7 @@ class Training:
     def updates(self) -> int:
         """Updates of this rank's weights so far."""
         if self._late is not None:
-            return self._late.version
+            return self._late.steps
         return self._steps if self._quorum is None else self._quorum.steps
 
     def step(self, rank: int) -> None:

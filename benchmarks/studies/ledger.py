@@ -4,7 +4,7 @@
 The ledgers of both write or pause in turns of the same calls, in an order drawn by chance. A ledger
 sleeps, but for one write when a second of the clock begins. So what is compared are windows around
 these moments. A pair of windows gives one ratio of mean times, and as a share of the second one
-overhead; published are the median and its bootstrap interval.
+overhead; published are the median and its 95 % interval.
 
 `report`: how long `q7x2 report` takes, and how large its page is, for a long run. The ledgers are
 made for it: each step of each rank has some all-reduces, a loss now and then, and one sample.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from q7x2.ledger import writer as ledger_writer
 from q7x2.ledger.writer import PERIOD, to_next_write
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import ROOT, facts, report, study
-from benchmarks.harness.bootstrap import median_interval
+from benchmarks.harness import ROOT, facts, study
+from benchmarks.harness.inference import median_interval
 
 GOAL = 0.01
 REPORT_GOAL_S, REPORT_GOAL_BYTES = 20.0, 5_000_000
@@ -55,13 +55,17 @@ def main(argv: list[str]) -> None:
     machine = facts.collect()
     if "overhead" in args.parts:
         found["overhead"] = overhead(args.pairs)
-        for row in found["overhead"]:
-            print(sentence(row))
-        print(f"goal: at most {100 * GOAL:g} %")
     if "report" in args.parts:
         found["report"] = measure_report(args.steps, args.ranks, buckets=4)
-        print(report_sentence(found["report"]))
-    report.write_json(args.out, machine, {part: found[part] for part in PARTS if part in found})
+    study.publish(args.out, {part: found[part] for part in PARTS if part in found}, lines, machine)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    found = [sentence(row) for row in body.get("overhead", [])]
+    if found:
+        found.append(f"goal: at most {100 * GOAL:g} %")
+    return found + ([report_sentence(body["report"])] if "report" in body else [])
 
 
 def overhead(pairs: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
-import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -42,7 +42,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--steps", type=int, default=600, help="of a training, part divergence")
     parser.add_argument("--seeds", type=int, default=5, help="part divergence")
     args = parser.parse_args(argv)
-    console = report.console()
     machine = facts.collect()
     earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
     body = {part: earlier[part] for part in PARTS if part in earlier}
@@ -57,13 +56,19 @@ def main(argv: list[str]) -> None:
         for rate in args.rates:
             with Lab(Topology(hosts=args.hosts, rate=rate)) as lab:
                 networks[rate] = study.run(__name__, spec, lab=lab)
-            console.print(advise_sentence(rate, networks[rate]), markup=False)
         keep("advise", {"hosts": args.hosts, "networks": networks})
     if "divergence" in args.parts:
         spec = {"part": "divergence", "steps": args.steps, "seeds": args.seeds}
         result = study.run(__name__, spec, 2, apart=True)
-        console.print(divergence_sentence(result), markup=False)
         keep("divergence", {"steps": args.steps, **result})
+    print("\n".join(lines(body)))
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    networks = body["advise"]["networks"] if "advise" in body else {}
+    found = [advise_sentence(rate, network) for rate, network in networks.items()]
+    return found + ([divergence_sentence(body["divergence"])] if "divergence" in body else [])
 
 
 def advise_sentence(rate: str, result: dict[str, Any]) -> str:
@@ -137,12 +142,10 @@ def advise(spec: dict[str, Any]) -> dict[str, Any]:
         for ddp, cell in zip(trained, cells, strict=True):
             ddp.zero_grad(set_to_none=True)
             dist.barrier()
-            begin = time.monotonic()
-            backward(ddp)
-            slowest = torch.tensor([time.monotonic() - begin], dtype=torch.float64)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            took = study.timed(lambda ddp=ddp: backward(ddp))  # type: ignore[misc]
+            (slowest,) = study.largest([took])
             if round_ >= 2:
-                cell["seconds"].append(slowest.item())
+                cell["seconds"].append(slowest)
     for cell in cells:
         cell["measured"] = statistics.median(cell["seconds"])
     return {
@@ -184,16 +187,16 @@ def _train(steps: int, seed: int, is_forced: bool) -> dict[str, Any]:
 
     hook.observe(validate())
     is_kicked = not is_forced
-    while hook.step < steps:  # steps that were rolled back are made again
-        if not is_kicked and hook.step == kick:
+    while hook.steps < steps:  # steps that were rolled back are made again
+        if not is_kicked and hook.steps == kick:
             is_kicked = True
             for group in optimizer.param_groups:
                 group["lr"] *= 30
         task.loss(ddp, next(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if hook.step % _EVERY == 0:
-            validations += is_forced and hook.step > kick
+        if hook.steps % _EVERY == 0:
+            validations += is_forced and hook.steps > kick
             rolled_back = hook.observe(validate()).rolled_back
             if rolled_back and noticed is None:
                 noticed = validations

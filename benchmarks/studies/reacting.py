@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import study
 from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.lab.topology import bits_per_second
 
@@ -40,12 +41,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--pause", type=float, default=PAUSE, help="seconds before each change")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     args = parser.parse_args(argv)
-    machine = facts.collect()
-    rows = []
-    for hosts in args.hosts:
-        rows.append(measure(hosts, args))
-        print("\n".join(lines(rows[-1])), flush=True)
-    report.write_json(args.out, machine, {"rows": rows})
+    study.publish_rows(args.out, (measure(hosts, args) for hosts in args.hosts), lines)
 
 
 def measure(hosts: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -121,8 +117,12 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    return [line for row in body["rows"] for line in _lines(row)]
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     found = judge(row)
     fixed = ", ".join(f"{name} {1e3 * each:.0f} ms" for name, each in row["fixed"].items())
     return [
@@ -146,37 +146,23 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     """Returns what rank 0 has measured."""
     dist.init_process_group("q7x2")
     tensor = torch.zeros(spec["elements"])
-    steps: list[float] = []
     begin = time.monotonic()
 
     def step() -> None:
-        start = time.monotonic()
         dist.all_reduce(tensor)
-        steps.append(time.monotonic() - start)
-
-    def steps_for(seconds: float) -> None:
-        until = time.monotonic() + seconds
-        goes_on = torch.ones(1)
-        while goes_on.item():
-            for _ in range(5):
-                step()
-            goes_on.fill_(float(time.monotonic() < until))
-            dist.broadcast(goes_on, 0)
 
     marks: list[int] = []
     if spec["kind"] == "fixed":
-        for _ in range(FIXED_STEPS):
-            step()
+        steps = [study.timed(step) for _ in range(FIXED_STEPS)]
     elif spec["kind"] == "calm":
-        steps_for(spec["seconds"])
+        steps = study.timed_for(spec["seconds"], step, at_once=5)
     else:
-        for _ in range(WARM_UP):
-            step()
+        steps = [study.timed(step) for _ in range(WARM_UP)]
         for line in ("slow", "fast"):
-            steps_for(spec["pause"])
+            steps += study.timed_for(spec["pause"], step, at_once=5)
             marks.append(len(steps))
             print(line, flush=True)
-        steps_for(spec["pause"])
+        steps += study.timed_for(spec["pause"], step, at_once=5)
     changes = [
         f"before call {change['call']}: {change['reason']}"
         for kind in q7x2.plan.plan_history()

@@ -11,6 +11,7 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import facts, study
-from benchmarks.harness.bootstrap import median_interval
+from benchmarks.harness.inference import median_interval
 
 CALLS = 3000
 WARM_UP = 300
@@ -31,7 +32,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     machine = facts.collect()
     rows = [measure(ranks, args.pairs) for ranks in args.ranks]
-    study.publish(args.out, {"rows": rows}, map(sentence, rows), machine)
+    study.publish(args.out, {"rows": rows}, lines, machine)
 
 
 def measure(ranks: int, pairs: int) -> dict[str, Any]:
@@ -89,6 +90,11 @@ def _turn(store: Any, rank: int, ranks: int, state: str) -> tuple[float, float]:
     cpu = (time.process_time() - cpu) / CALLS
     group.shutdown()
     return statistics.median(times) * 1e-9, cpu
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [sentence(row) for row in body["rows"]]
 
 
 def sentence(row: dict[str, Any]) -> str:

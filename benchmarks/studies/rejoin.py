@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +25,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, report, study
-from benchmarks.studies.train import inference
+from benchmarks.harness import inference, report, study
 from benchmarks.studies.train.cadence import CADENCE_BY_LABEL, STREAMING
 from benchmarks.studies.train.study import RANKS, RECIPES
 from benchmarks.studies.train.tasks import TASKS
@@ -51,15 +51,16 @@ def main(argv: list[str]) -> None:
             runs.append({"seed": seed, "is_killed": is_killed, **train_job(spec)})
             console.print(f"seed {seed}: {_sentence(runs[-1])}", markup=False)
     figures = compare(runs)
-    report.write_json(
-        args.out, facts.collect(), {"method": args.method, "steps": recipe["steps"], **figures}
-    )
-    console.print(
-        f"{args.method}: the final loss differs by {figures['difference']:+.4f} "
-        f"({figures['low']:+.4f} to {figures['high']:+.4f}); seeds alone by "
-        f"{figures['spread']:.4f}",
-        markup=False,
-    )
+    study.publish(args.out, {"method": args.method, "steps": recipe["steps"], **figures}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
+        f"{body['method']}: the final loss differs by {body['difference']:+.4f} "
+        f"({body['low']:+.4f} to {body['high']:+.4f}); the standard deviation of the seeds is "
+        f"{body['spread']:.4f}"
+    ]
 
 
 def compare(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -170,16 +171,12 @@ class Training:
             self._figures["left"] = time.monotonic() - began
         self._diloco.zero_grad()
 
-    @torch.no_grad()
     def _score(self) -> float:
         """The loss of the shared weights on what is held out, of all ranks."""
         model = copy.deepcopy(self._model).eval()
         model.load_state_dict(self._diloco.shared_weights, strict=False)
         held_out = self._task.held_out(self._group.rank(), RANKS)
-        total = self._task.score(model, held_out)
-        dist.all_reduce(total, group=self._group)
-        loss, _, count = total.tolist()
-        return float(loss / count)
+        return self._task.mean_score(model, held_out, self._group)[0]
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> None:
         jobs = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
     found = {"ways": sums_of(spec, jobs), "jobs": [job["server"] for job in jobs]}
     body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
-    study.publish(args.out, body, [line(spec, found)])
+    study.publish(args.out, body, lines)
 
 
 def sums_of(spec: dict[str, Any], jobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -62,17 +63,17 @@ def sums_of(spec: dict[str, Any], jobs: list[dict[str, Any]]) -> dict[str, Any]:
     return ways
 
 
-def line(spec: dict[str, Any], found: dict[str, Any]) -> str:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
-    rates = {way: figures["calls_per_second"] for way, figures in found["ways"].items()}
+    rates = {way: figures["calls_per_second"] for way, figures in body["ways"].items()}
     each = " and ".join(
-        f"{job['calls']} served, {job['declined']} declined" for job in found["jobs"]
+        f"{job['calls']} served, {job['declined']} declined" for job in body["jobs"]
     )
-    return (
-        f"{JOBS} jobs, {report.size(spec['bytes'])}: {rates[SERVED]:.2f} calls per second with a "
-        f"server of {spec['memory']}, {rates[ALONE]:.2f} without; "
+    return [
+        f"{JOBS} jobs, {report.size(body['bytes'])}: {rates[SERVED]:.2f} calls per second with a "
+        f"server of {body['memory']}, {rates[ALONE]:.2f} without; "
         f"{rates[SERVED] / rates[ALONE]:.2f} x, goal {GOAL:.1f} x ({each})"
-    )
+    ]
 
 
 # ---- one process --------------------------------------------------------------------------------

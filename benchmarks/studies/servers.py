@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -47,22 +47,22 @@ def main(argv: list[str]) -> None:
         # Too few calls for q7x2 to settle on the fastest algorithm.
         found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
     body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
-    study.publish(args.out, body, lines(spec, found))
+    study.publish(args.out, body, lines)
 
 
-def lines(spec: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
-    ways = found["ways"]
+    ways = body["ways"]
     ratio = ways[ALONE]["seconds"] / ways[SERVED]["seconds"]
     each = "; ".join(
         f"{name} {way['seconds']:.2f} s (CPU {way['cpu_seconds']:.2f} s)"
         for name, way in ways.items()
     )
     return [
-        f"{report.size(spec['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
-        f"goal {GOAL:.1f} x; {found['served']} of the calls were served",
-        f"{found['kills']} servers killed (seed {spec['seed']}): {found['calls']} calls, "
-        f"{found['calls_served']} of them served, {found['wrong']} wrong results, goal 0",
+        f"{report.size(body['bytes'])}: {each}; {ratio:.2f} x as fast with servers, "
+        f"goal {GOAL:.1f} x; {body['served']} of the calls were served",
+        f"{body['kills']} servers killed (seed {body['seed']}): {body['calls']} calls, "
+        f"{body['calls_served']} of them served, {body['wrong']} wrong results, goal 0",
     ]
 
 
@@ -96,21 +96,11 @@ def times(spec: dict[str, Any], served: Any, alone: Any) -> dict[str, Any]:
     """The same sum in both groups, in turns."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     given = torch.randn(spec["bytes"] // 4, generator=generator)
-
-    def prepared(group: Any) -> Callable[[], Callable[[], Any]]:
-        def prepare() -> Callable[[], Any]:
-            tensor = given.clone()
-
-            def timed() -> Any:
-                dist.all_reduce(tensor, group=group)
-                return tensor
-
-            return timed
-
-        return prepare
-
-    calls = {SERVED: prepared(served), ALONE: prepared(alone)}
-    ways, results = study.in_turns(calls, spec["rounds"])
+    calls = {
+        SERVED: lambda tensor: dist.all_reduce(tensor, group=served),
+        ALONE: lambda tensor: dist.all_reduce(tensor, group=alone),
+    }
+    ways, results = study.in_turns(calls, spec["rounds"], lambda _: given.clone())
     if not torch.allclose(results[SERVED], results[ALONE], rtol=1e-4, atol=1e-5):
         raise ValueError("the sums differ")
     return {"ways": ways, "served": _servers_of(served)[0]["calls"]}

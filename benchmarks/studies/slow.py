@@ -8,6 +8,7 @@ is that of the shared weights on data that no rank has seen.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import q7x2
@@ -37,12 +38,16 @@ def main(argv: list[str]) -> None:
     spec = study.chosen(args, "ranks", "times", "every", "seconds")
     seconds = len(METHODS) * args.seconds + 300
     figures = study.run(__name__, spec, args.ranks, timeout_s=seconds)
-    lines = [
+    study.publish(args.out, {**spec, "methods": figures}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [
         f"{method:17} {each['outer_steps'] / each['seconds']:.2f} outer steps per second, loss "
         f"{each['loss']:.4f} after {each['seconds']:.1f} s"
-        for method, each in figures.items()
+        for method, each in body["methods"].items()
     ]
-    study.publish(args.out, {**spec, "methods": figures}, lines)
 
 
 # ---- one rank -----------------------------------------------------------------------------------
@@ -62,25 +67,23 @@ def train(spec: dict[str, Any], options: dict[str, Any] | None) -> dict[str, Any
     model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 8))
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
     quorum = options is not None
-    diloco: Any = (
-        q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=spec["every"], **options)
-        if options is not None
-        else q7x2.cadence.DiLoCo(model, inner, sync_every=spec["every"])
+    diloco = q7x2.cadence.DiLoCo(
+        model,
+        inner,
+        sync_every=spec["every"],
+        quorum=None if options is None else q7x2.cadence.QuorumOptions(**options),
     )
 
     def loss(generator: torch.Generator) -> torch.Tensor:
         x = torch.randn(32, 64, generator=generator)
         return nn.functional.mse_loss(model(x), torch.tanh(x[:, :8] * x[:, 8:16]))
 
-    def outer_steps() -> int:
-        return int(diloco.outer_steps if quorum else diloco.stats.outer_steps)
-
     # As many outer steps as fit if nobody is slow; DiLoCo takes fewer, because all wait.
     fast = spec["seconds"] / (spec["every"] * STEP_SECONDS)
     last = max(2, round(fast if quorum else fast / spec["times"]))
     own = torch.Generator().manual_seed(rank)
     begin = time.monotonic()
-    while outer_steps() < last:
+    while diloco.outer_steps < last:
         started = time.monotonic()
         loss(own).backward()
         inner_seconds = time.monotonic() - started
@@ -88,8 +91,7 @@ def train(spec: dict[str, Any], options: dict[str, Any] | None) -> dict[str, Any
         diloco.step()
         diloco.zero_grad()
     seconds = time.monotonic() - begin
-    if quorum:
-        diloco.finish()
+    diloco.finish()
     with torch.no_grad():
         unseen = torch.Generator().manual_seed(10_000)
         held_out = sum(loss(unseen).item() for _ in range(32)) / 32

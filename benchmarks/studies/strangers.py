@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -32,8 +33,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--turns", type=int, default=6, help="of each phase")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
     args = parser.parse_args(argv)
-    row = measure(args)
-    study.publish(args.out, {"rows": [row]}, lines(row))
+    study.publish(args.out, {"rows": [measure(args)]}, lines)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -103,8 +103,9 @@ def ratios(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def lines(row: dict[str, Any]) -> list[str]:
+def lines(body: Mapping[str, Any]) -> list[str]:
     """For a person."""
+    (row,) = body["rows"]
     return [
         *(
             f"{phase}: {1e3 * median(times):.2f} ms per step, {row['cpu'][phase]:.3f} processors"
@@ -136,12 +137,10 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     x = torch.randn(64, 256)
 
-    def step() -> float:
-        start = time.monotonic()
+    def step() -> None:
         optimizer.zero_grad()
         ddp(x).square().mean().backward()
         optimizer.step()
-        return time.monotonic() - start
 
     for _ in range(50):
         step()
@@ -153,19 +152,13 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     steps: dict[str, list[float]] = {phase: [] for phase in PHASES}
     cpu = dict.fromkeys(PHASES, 0.0)
     wall = dict.fromkeys(PHASES, 0.0)
-    goes_on = torch.ones(1)
     for turn in range(spec["turns"] * len(PHASES)):
         phase = PHASES[turn % len(PHASES)]
         if dist.get_rank() == 0:
             print("phase", phase, flush=True)
         time.sleep(0.5)  # until the attack is under way
         used, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-        while True:
-            steps[phase] += [step() for _ in range(10)]
-            goes_on.fill_(float(time.monotonic() - begin < spec["seconds"] - 1))
-            dist.broadcast(goes_on, 0)
-            if not goes_on.item():
-                break
+        steps[phase] += study.timed_for(spec["seconds"] - 1, step, at_once=10)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[phase] += after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         wall[phase] += time.monotonic() - begin

@@ -8,7 +8,8 @@ RowwiseParallel over q7x2 and over Gloo. It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import q7x2
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> None:
     names = ("batch", "sequence", "width", "hidden", "layers", "dtype", "chunks", "rounds")
     spec = study.chosen(args, *names)
     cases = [measure(ranks, rate, spec) for rate in arguments.names(args.rates) for ranks in sizes]
-    study.publish(args.out, {**spec, "goal": GOAL, "cases": cases}, map(sentence, cases))
+    study.publish(args.out, {**spec, "goal": GOAL, "cases": cases}, lines)
 
 
 def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -61,22 +62,27 @@ def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"rate": rate, **found}
 
 
-def sentence(case: dict[str, Any]) -> str:
-    """A case for a person: the times of all ways, and what the goal is."""
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    return [line for case in body["cases"] for line in _lines(case)]
+
+
+def _lines(case: dict[str, Any]) -> Iterator[str]:
+    """The times of all ways of a case, and what the goal is."""
     ways = case["ways"]
     ratio = ways[PLAIN]["seconds"] / ways[OURS]["seconds"]
-    prediction = ""
+    yield f"{case['ranks']} ranks at {case['rate']}"
+    yield from report.ways(ways)
+    yield f"  {ratio:.2f} x as fast as {PLAIN}, goal {GOAL:.2f} x"
+    yield (
+        f"  chunks {case['chunks']}, {case['waited']:.0%} of the layers' time waited for messages"
+    )
     if "predicted_forward" in case:
         predicted, measured = case["predicted_forward"], case["measured_forward"]
-        prediction = (
-            f"; their forwards predicted as {report.duration(predicted)}, measured "
+        yield (
+            f"  the overlapped forwards: predicted {report.duration(predicted)}, measured "
             f"{report.duration(measured)} ({predicted / measured - 1:+.0%})"
         )
-    return (
-        f"{case['ranks']} ranks at {case['rate']}: {report.ways(ways, WAYS)}; {ratio:.2f} x as "
-        f"fast as {PLAIN}, goal {GOAL:.2f} x; chunks {case['chunks']}, {case['waited']:.0%} of the "
-        f"layers' time waited for messages{prediction}"
-    )
 
 
 # ---- one rank -----------------------------------------------------------------------------------
@@ -134,25 +140,22 @@ def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
 
 def compare(models: dict[str, Any], x: Any, rounds: int) -> dict[str, Any]:
     """A forward and a backward of each model, in turns."""
+    outputs = {}
 
-    def prepared(model: nn.Module) -> Callable[[], Callable[[], tuple[Any, Any]]]:
-        def prepare() -> Callable[[], tuple[Any, Any]]:
-            given = x.clone().requires_grad_()
+    def given(_: int) -> Any:
+        for model in models.values():
             model.zero_grad()
+        return x.clone().requires_grad_()
 
-            def timed() -> tuple[Any, Any]:
-                y = model(given)
-                y.backward(y.detach())
-                return y.detach(), given.grad
+    def step(name: str, x: Any) -> None:
+        y = models[name](x)
+        outputs[name] = y.detach()
+        y.backward(outputs[name])
 
-            return timed
-
-        return prepare
-
-    steps = {name: prepared(models[name]) for name in WAYS}
-    ways, results = study.in_turns(steps, rounds)
+    ways, inputs = study.in_turns({name: partial(step, name) for name in WAYS}, rounds, given)
     for name in WAYS:
-        for mine, other in zip(results[name], results[GLOO], strict=True):
+        pairs = ((outputs[name], outputs[GLOO]), (inputs[name].grad, inputs[GLOO].grad))
+        for mine, other in pairs:
             if (mine - other).norm() > 0.02 * other.norm():
                 raise ValueError(f"{name} has another result than {GLOO}")
     return {"ways": ways}

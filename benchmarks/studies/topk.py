@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from q7x2._core.extension import load
@@ -48,10 +49,15 @@ def main(argv: list[str]) -> None:
     if not torch.equal(sent, largest.sort(descending=True).values):
         raise ValueError("what was sent is not what torch.topk finds")
 
+    body = study.chosen(args, "elements", "ratio")
+    study.publish(args.out, {**body, "bytes": sum(lengths), "median_seconds": medians}, lines)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    """For a person."""
+    medians = body["median_seconds"]
     ours = medians["q7x2, select and compact"]
-    lines = [
+    return [
         f"{name:28} {median * 1e3:8.1f} ms {median / ours:8.2f} x"
         for name, median in medians.items()
     ]
-    body = study.chosen(args, "elements", "ratio")
-    study.publish(args.out, {**body, "bytes": sum(lengths), "median_seconds": medians}, lines)

@@ -80,14 +80,13 @@ Closed tuple_of(const Quorum::Closed& closed) {
 std::shared_ptr<Quorum> make_quorum(std::shared_ptr<Mail> mail,
                                     const std::pair<size_t, size_t>& lengths,
                                     std::function<bool(int64_t)> is_enough,
-                                    std::function<at::Tensor()> state, int64_t step) {
+                                    std::function<at::Tensor()> state) {
   return std::make_shared<Quorum>(
       std::move(mail),
       Quorum::Settings{.least_bytes = lengths.first,
                        .most_bytes = lengths.second,
                        .is_enough = std::move(is_enough),
-                       .state = [state = std::move(state)] { return bytes_of(state()); },
-                       .step = step});
+                       .state = [state = std::move(state)] { return bytes_of(state()); }});
 }
 
 void bind_mail(py::module_& module) {
@@ -150,9 +149,11 @@ void bind_late(py::module_& module) {
       {"contribution", Header::kContribution},
   };
   quorum
-      .def(py::init(&make_quorum), "mail"_a, "lengths"_a, "is_enough"_a, "state"_a, "step"_a,
+      .def(py::init(&make_quorum), "mail"_a, "lengths"_a, "is_enough"_a, "state"_a,
            py::keep_alive<1, 2>())
       .def_property_readonly("step", &Quorum::step)
+      .def("resume", &Quorum::resume, "step"_a,
+           "Begin with this step, equal on all ranks; RuntimeError after the first message.")
       .def(
           "set_timing",
           [](Quorum& self, double grace, double takeover, double timeout) {

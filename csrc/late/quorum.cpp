@@ -46,10 +46,17 @@ struct Quorum::Wait {
 Quorum::Quorum(std::shared_ptr<Mail> mail, Settings settings)
     : mail_(std::move(mail)),
       settings_(std::move(settings)),
-      step_(settings_.step),
       vote_(mail_->rank(), mail_->world_size(), /*leader=*/0),
       begun_(now()) {
-  for (const int peer : mail_->peers()) heard_[peer] = step_;
+  for (const int peer : mail_->peers()) heard_[peer] = 0;
+}
+
+void Quorum::resume(int64_t step) {
+  if (has_begun_) {
+    throw std::runtime_error("load_state_dict() is to be called before the first step()");
+  }
+  step_ = step;
+  for (auto& [peer, furthest] : heard_) furthest = step;
 }
 
 Quorum::Closed Quorum::close(Contribution mine) {
@@ -65,6 +72,7 @@ Quorum::Closed Quorum::close(Contribution mine) {
 std::optional<Quorum::Closed> Quorum::take_part(double patience) {
   Wait wait;
   begun_ = wait.begun;
+  has_begun_ = true;
   enough_.reset();
   for (const PeerMessage& message : std::exchange(early_, {})) hear(message);
   ask();
@@ -90,7 +98,7 @@ void Quorum::serve() {
 }
 
 void Quorum::finish() {
-  is_done_ = true;
+  has_begun_ = is_done_ = true;
   const double begun = now();
   double said = kNever;
   const auto say_done = [&] {

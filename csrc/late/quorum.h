@@ -97,7 +97,6 @@ class Quorum {
     std::function<bool(int64_t mask)> is_enough;
     /// Makes the state that a rank gets which is behind.
     std::function<Bytes()> state;
-    int64_t step = 0;  ///< the first step; equal on all ranks
   };
 
   /// For tests of failures: called before each message, which is lost if it returns false, and
@@ -108,6 +107,8 @@ class Quorum {
   Quorum(std::shared_ptr<Mail> mail, Settings settings);
 
   int64_t step() const { return step_; }
+  /// Begins with this step, equal on all ranks. Throws after the first message.
+  void resume(int64_t step);
   void set_timing(Timing timing) { timing_ = timing; }
   void set_tap(Tap tap) { tap_ = std::move(tap); }
 
@@ -160,7 +161,7 @@ class Quorum {
   const Settings settings_;
   Timing timing_;
   Tap tap_;
-  int64_t step_;
+  int64_t step_ = 0;
   Vote vote_;
   std::map<int64_t, VoteValue> decided_;  // by step
   // By step and rank: those of this step, and early ones of the next.
@@ -180,6 +181,7 @@ class Quorum {
   };
   std::optional<State> arrived_;
   std::set<int> done_;
+  bool has_begun_ = false;
   bool is_done_ = false;
   std::optional<std::pair<int64_t, bool>> enough_;  // a mask, and whether it suffices
 };

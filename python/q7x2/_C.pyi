@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Backend, GradBucket, ProcessGroup, ReduceOp, Store, Work
 
+from q7x2._core.runner import StepFacts
+
 _HookState = dict[str, dict[str, Tensor]]
 
 WORTH_MORE_LOSS: float
@@ -154,12 +156,15 @@ class HookRunner:
 
     def load(self, shared: _HookState, local: _HookState, step: int) -> None: ...
     def decide(
-        self, treatments: list[tuple[bool, bool, str]], measures: bool, candidates: list[str]
+        self,
+        treatments: Sequence[tuple[bool, bool, str]],
+        measures: bool,
+        candidates: Sequence[str],
     ) -> None:
         """What holds from the next step on, equal on all ranks: (whole, skip, compressor) by
         parameter; see ``csrc/comm_hooks/treatment.h``. ValueError for what the hook cannot do."""
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         """Of the last step; None if no step has ended since the last call."""
 
     def stats(self) -> dict[str, Any]: ...
@@ -407,10 +412,12 @@ class Quorum:
         lengths: tuple[int, int],
         is_enough: Callable[[int], bool],
         state: Callable[[], Tensor],
-        step: int,
     ) -> None: ...
     @property
     def step(self) -> int: ...
+    def resume(self, step: int) -> None:
+        """Begin with this step, equal on all ranks; RuntimeError after the first message."""
+
     def set_timing(self, grace: float, takeover: float, timeout: float) -> None: ...
     def set_tap(self, tap: Callable[[int, int, int, bool], bool] | None) -> None:
         """See every message, for tests of failures."""

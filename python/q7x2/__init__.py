@@ -69,6 +69,8 @@ _RENAMED = {
     "ForwardOverlap": "OverlapOptions",
     "LateUpdates": "StaleSGD",
     "Quorum": "QuorumSGD",
+    "QuorumDiLoCo": "DiLoCo",
+    "QuorumDiLoCoStats": "DiLoCoStats",
     "TensorOverlap": "LayerStats",
     "all_gather": "all_gather_into_tensor",
     "reduce_scatter": "reduce_scatter_tensor",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
+from q7x2._core.renamed import renamed
 from q7x2.fsdp.options import Sharded
 from q7x2.hooks.attached import Attached
 from q7x2.hooks.residuals import MeasuredRunner
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from q7x2.hooks.options import HookOptions
-    from q7x2.overlap.forward import AttachedForward
-    from q7x2.overlap.options import OverlapOptions
     from q7x2.policy.policy import Policy
 
 
-@overload
+@renamed(overlap="q7x2.overlap.attach(ddp, optimizer)", replicas="replica_group")
 def attach(
     ddp: DistributedDataParallel | FSDPModule,
     hook: HookOptions | Sharded,
@@ -41,27 +40,7 @@ def attach(
     replica_group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
-    overlap: None = None,
-) -> Attached: ...
-@overload
-def attach(
-    ddp: DistributedDataParallel,
-    hook: HookOptions,
-    *,
-    optimizer: torch.optim.Optimizer,
-    overlap: Literal["forward"] | OverlapOptions,
-) -> AttachedForward: ...
-def attach(
-    ddp: DistributedDataParallel | FSDPModule,
-    hook: HookOptions | Sharded,
-    *,
-    scaler: Any = None,
-    threads: int = 1,
-    replica_group: ProcessGroup | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    policy: Policy | Sequence[Policy] | None = None,
-    overlap: Literal["forward"] | OverlapOptions | None = None,
-) -> Attached | AttachedForward:
+) -> Attached:
     """Let a hook in C++ reduce the gradients of ``ddp``, beside its backward and without the GIL.
 
     >>> ddp = DistributedDataParallel(model)
@@ -88,20 +67,14 @@ def attach(
             comes from gradients of an earlier rate; it is multiplied by the ratio of that rate to
             the present one before it is sent (Zheng et al., 2019). Only for a
             DistributedDataParallel, and for hooks that send gradients, without ``clip_norm``.
-            None: residuals are sent as they are. With ``overlap``, the optimizer whose steps are
-            divided among the ranks.
+            None: residuals are sent as they are.
         policy: Who decides how each gradient travels, and how often (docs/policy.md). With several,
             later ones replace what earlier ones decided.
-        overlap: ``"forward"`` or an :class:`OverlapOptions`: gradients are reduce-scattered, each
-            rank steps on its shard, and the new weights are all-gathered during the next forward
-            (docs/forward_overlap.md). It goes with :class:`Allreduce` and an optimizer that updates
-            each element by itself.
 
     Returns:
-        The hook at work: its figures and its state. With ``overlap`` an :class:`AttachedForward`.
+        The hook at work: its figures and its state.
 
     Raises:
-        NotElementwiseError: ``overlap`` is given, and the optimizer is not elementwise.
         RuntimeError: The model has a hook already.
         TypeError: ``ddp`` is neither a DistributedDataParallel nor an FSDPModule, or ``hook``,
             ``policy`` or ``scaler`` not what they should be.
@@ -114,12 +87,6 @@ def attach(
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
-    if overlap is not None:
-        from q7x2.overlap.attach import attach_forward
-
-        others = {"scaler": scaler, "replica_group": replica_group, "policy": policy}
-        others["threads"] = None if threads == 1 else threads
-        return attach_forward(ddp, hook, overlap, optimizer, others)
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if isinstance(hook, Sharded) and not isinstance(ddp, FSDPModule):
@@ -170,7 +137,7 @@ def attach(
     if driver is not None:
         attached._obey(ddp, driver)
     elif runner.samples:
-        attached._before_forward(ddp, lambda: attached._runner.take_facts())
+        attached._sample(ddp)
     return attached
 
 

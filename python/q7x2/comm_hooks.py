@@ -11,7 +11,7 @@ hand the result back. ``q7x2.attach`` needs no GIL and offers more options.
 # No postponed annotations: DDP compares those of a hook with its own classes.
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,9 @@ from q7x2.hooks.stateless import (
     quantization_pertensor_hook,
     reduce_over,
 )
+
+if TYPE_CHECKING:
+    from q7x2._C import HookRunner
 
 __all__ = [
     "PostLocalSGDState",
@@ -102,13 +105,13 @@ class PowerSGDState:
             factors="fp32",
             random_seed=random_seed,
         )
-        self._made: Any = None
+        self._made: HookRunner | None = None
         self._parameters: list[tuple[str, torch.Tensor]] = []
         self._attached: Attached | None = None
         self._loaded: dict[str, Any] | None = None  # what a loaded state has for `of`
         self._begin = 0  # number of iterations before those that the runner counts
 
-    def _runner(self, device: torch.device) -> Any:
+    def _runner(self, device: torch.device) -> "HookRunner":
         if self._made is None:
             if self._loaded is not None and not self._parameters:
                 raise RuntimeError(

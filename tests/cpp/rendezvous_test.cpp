@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -282,10 +283,12 @@ TEST(Rendezvous, AFailureIsToldToRanksThatComeLater) {
 TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
   for (const bool fails : {false, true}) {
     SharedStore store;
+    std::promise<void> first_wait_is_over;
     std::thread other([&] {
       Client client(store);
       Rendezvous rendezvous(client, options_of(1, 2));
       rendezvous.exchange("card", "b", [] {});
+      first_wait_is_over.get_future().wait();
       if (fails) rendezvous.fail(Error(ErrorCode::kTransport, "no file descriptors"));
     });
     Client client(store);
@@ -293,10 +296,11 @@ TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
     options.timeout = milliseconds(fails ? 60'000 : 1'500);
     Rendezvous rendezvous(client, options);
     rendezvous.exchange("card", "a", [] {});
-    other.join();
     int left = 3;
     rendezvous.wait_for([&] { return --left > 0 ? 1 : -1; }, [] {});
     EXPECT_EQ(left, 0);
+    first_wait_is_over.set_value();
+    other.join();
     try {
       rendezvous.wait_for([] { return 1; }, [] {});
       ADD_FAILURE() << "it never came";

@@ -81,9 +81,7 @@ class Pair:
         options = SMALL_BUCKETS | ddp
         self.plain, self.ours = DDP(model(), **options), DDP(model(), **options)
         self.optimizers = make(self.plain), make(self.ours)
-        self.attached = q7x2.attach(
-            self.ours, q7x2.Allreduce(), overlap=overlap, optimizer=self.optimizers[1]
-        )
+        self.attached = q7x2.overlap.attach(self.ours, self.optimizers[1], overlap)
 
     def both(self) -> Iterable[tuple[DDP, torch.optim.Optimizer]]:
         return zip((self.plain, self.ours), self.optimizers, strict=True)
@@ -96,7 +94,7 @@ class Pair:
                 optimizer.zero_grad()
 
     def assert_equal(self, case: object = "") -> None:
-        self.attached.wait()
+        self.attached.flush()
         ours = dict(self.ours.named_parameters())
         for name, p in self.plain.named_parameters():
             assert_bits(ours[name], p, (case, name))

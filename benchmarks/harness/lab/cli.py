@@ -17,8 +17,8 @@ from benchmarks.harness.processes import RanksFailed
 _CURRENT = STATE / "current"
 
 
-def add_topology_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, default=4)
+def add_topology_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
+    parser.add_argument("--hosts", type=int, default=hosts, help="virtual hosts")
     parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
     parser.add_argument("--racks", type=int, default=1, help="hosts fill the racks in order")
     parser.add_argument("--uplink", help="rate of each rack's cable to the core switch")

@@ -17,7 +17,7 @@ from typing import Any
 import q7x2
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.studies.train.cadence_peers import (
@@ -29,7 +29,7 @@ from benchmarks.studies.train.cadence_peers import (
 )
 from benchmarks.studies.train.methods import BASELINE
 from benchmarks.studies.train.tasks import TASKS
-from benchmarks.studies.train.training import Groups, sent
+from benchmarks.studies.train.training import Groups, Replica, sent
 
 
 @dataclass(frozen=True)
@@ -77,66 +77,46 @@ CADENCE_METHODS = (
 CADENCE_BY_LABEL = {method.label: method for method in CADENCE_METHODS}
 
 
-class CadenceTraining:
-    """All ranks make it together, and step together. Equal seeds give equal weights and batches."""
+class CadenceTraining(Replica):
+    """DDP, DiLoCo or a peer; scored are the weights that all ranks share."""
 
     def __init__(
         self, method: CadenceMethod, recipe: dict[str, Any], groups: Groups, seed: int
     ) -> None:
-        self.task = TASKS[recipe.get("task", "gpt")](recipe)
-        rank, world_size = dist.get_rank(), dist.get_world_size()
+        task = TASKS[recipe.get("task", "gpt")](recipe)
         group = groups.of(method.backend)
         torch.manual_seed(seed)
-        self.model = self.task.model()
-        self._evaluated = copy.deepcopy(self.model).eval()
-        self._inner = self.task.optimizer(self.model.parameters())
-        self._trained: Any = self.model
+        model = trained = task.model()
+        self._evaluated = copy.deepcopy(model)
+        inner = task.optimizer(model.parameters())
         self.diloco: q7x2.cadence.DiLoCo | None = None
         self._peer: Peer | None = None
         if method.peer is not None:
-            self._peer = method.peer(self.model, self._inner, recipe["interval"], group)
+            self._peer = method.peer(model, inner, recipe["interval"], group)
         elif method.options is None:
-            self._trained = DistributedDataParallel(
-                self.model, process_group=group, bucket_cap_mb=recipe["bucket_mb"]
+            trained = DistributedDataParallel(
+                model, process_group=group, bucket_cap_mb=recipe["bucket_mb"]
             )
         else:
             self.diloco = q7x2.cadence.DiLoCo(
-                self.model,
-                self._inner,
-                sync_every=recipe["interval"],
-                group=group,
-                **method.options,
+                model, inner, sync_every=recipe["interval"], group=group, **method.options
             )
-        self._rate = self._inner.param_groups[0]["lr"]
-        self._steps = 0
-        self._batches = self.task.batches(rank, world_size, seed)
-        self._held_out = self.task.held_out(rank, world_size)
+        self._whole = model
+        super().__init__(method.label, task, trained, inner, seed)
 
-    def step(self) -> None:
-        for group in self._inner.param_groups:
-            group["lr"] = self._rate * self.task.learning_rate(self._steps)
-        self.task.loss(self._trained, next(self._batches)).backward()
-        (self.diloco or self._peer or self._inner).step()
-        self._inner.zero_grad()
-        self._steps += 1
+    def update(self) -> None:
+        (self.diloco or self._peer or self.optimizer).step()
 
-    def _shared(self) -> dict[str, Tensor]:
+    def evaluated(self) -> nn.Module:
+        shared = self._peer.shared if self._peer else self._whole.state_dict()
         if self.diloco:
-            return self.diloco.shared_weights
-        return self._peer.shared if self._peer else self.model.state_dict()
+            shared = self.diloco.shared_weights
+        self._evaluated.load_state_dict(shared, strict=self.diloco is None)
+        return self._evaluated
 
     def close(self) -> None:
         if self._peer:
             self._peer.close()
-
-    @torch.no_grad()
-    def score(self) -> float:
-        """The loss of the weights that all ranks share on what is held out, of all ranks."""
-        self._evaluated.load_state_dict(self._shared(), strict=self.diloco is None)
-        total = self.task.score(self._evaluated, self._held_out)
-        dist.all_reduce(total)
-        loss, _, count = total.tolist()
-        return float(loss / count)
 
 
 def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -163,7 +143,7 @@ def _sent_by_an_evaluation(training: CadenceTraining, count: int = 5) -> float:
 
 
 def _train(training: CadenceTraining, steps: int, every: int, last: int) -> dict[str, Any]:
-    seconds, moved, held_out = [0.0], [0.0], [training.score()]
+    seconds, moved, held_out = [0.0], [0.0], [training.score()[0]]
     look = _sent_by_an_evaluation(training)
     begin, before = time.monotonic(), _bytes_sent()
     for step in range(1, steps + 1):
@@ -171,7 +151,7 @@ def _train(training: CadenceTraining, steps: int, every: int, last: int) -> dict
         if step % every == 0:
             seconds.append(time.monotonic() - begin)
             moved.append(_bytes_sent() - before - look * (len(held_out) - 1))
-            held_out.append(training.score())
+            held_out.append(training.score()[0])
             if dist.get_rank() == 0:
                 print(f"at step {step}", flush=True)
     stats = training.diloco.stats if training.diloco else None
@@ -190,5 +170,5 @@ def _train(training: CadenceTraining, steps: int, every: int, last: int) -> dict
         "compute_seconds": means[-2],
         "waited_seconds": means[-1],
         "message_bytes": stats.message_bytes if stats else None,
-        "parameters": sum(p.numel() for p in training.model.parameters()),
+        "parameters": training.parameters,
     }

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
+from benchmarks.harness import inference
 from benchmarks.harness.lab.topology import bits_per_second
-from benchmarks.harness.report import markdown
-from benchmarks.studies.train import figures, inference
+from benchmarks.studies.train import figures
 from benchmarks.studies.train.cadence import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
 from benchmarks.studies.train.figures import Goal
 from benchmarks.studies.train.methods import BASELINE
@@ -104,13 +104,15 @@ def _speed(study: Study) -> str:
         return ""
     recipe, parameters = RECIPES["cadence"], study.of("cadence")[0]["parameters"]
     head = ("network", "method", "steps", "time", "sooner", "utilisation", "bytes per step", "loss")
-    return (
-        "## Cadence\n\n"
+    return figures.section(
+        "Cadence",
+        head,
+        rows,
         f"A GPT of {parameters:,} parameters, {recipe['batch']} windows per rank and step; outer "
         f"steps every {recipe['interval']} steps. *Sooner* compares the times to the held-out loss "
         "with which DDP ends. *Utilisation* is the share of time in which ranks do not wait for "
         "messages. Bytes are those of the counters of a host's NIC. Losses are of the weights that "
-        "ranks share.\n\n" + markdown(head, rows)
+        "ranks share.",
     )
 
 
@@ -123,12 +125,11 @@ def _losses(study: Study, part: str) -> str:
         rows.append(
             (label, f"{len(own)}", f"{mean(own):.4f}", "-" if label == BASELINE else difference)
         )
-    if not rows:
-        return ""
     recipe = RECIPES[part]
-    return (
-        f"## Cadence: losses of {_TASKS[part]}\n\n"
+    return figures.section(
+        f"Cadence: losses of {_TASKS[part]}",
+        ("method", "seeds", "loss", "difference (95 %)"),
+        rows,
         f"{recipe['steps']} steps, outer steps every {recipe['interval']}; the mean held-out loss "
-        f"of the last {recipe['last']} evaluations. Differences are from DDP, paired by seed.\n\n"
-        + markdown(("method", "seeds", "loss", "difference (95 %)"), rows)
+        f"of the last {recipe['last']} evaluations. Differences are from DDP, paired by seed.",
     )

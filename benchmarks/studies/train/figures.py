@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.studies.train import inference, wire
-from benchmarks.studies.train.inference import Paired
+from benchmarks.harness import inference
+from benchmarks.harness.inference import Paired
+from benchmarks.harness.report import markdown
+from benchmarks.studies.train import wire
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.studies.train.study import RANKS, Study
 
@@ -90,22 +92,23 @@ def ratio_beyond(study: Study, rate: str, label: str, other: str) -> tuple[float
     by_label = {cell["label"]: cell for cell in study.of("speed", rate=rate)}
     mine, its = by_label[label], by_label[other]
     common = slice(_FIRST_ROUNDS, len(mine["compute"]))
-    reduced = (cell["rounds"]["reduced"][common] for cell in (its, mine))
-    return _ratio_beyond(*reduced, mine["compute"][common])
+    steps = [
+        {"reduced": cell["rounds"]["reduced"][common], "compute": mine["compute"][common]}
+        for cell in (its, mine)
+    ]
+    return ratio_of_steps(*steps)
 
 
 def ratio_beyond_long(study: Study, rate: str, label: str) -> tuple[float, float, float]:
     """The same beside the long backward of the part "powersgd", against PyTorch's PowerSGD."""
     by_label = {cell["label"]: cell for cell in study.of("powersgd", rate=rate)}
-    mine, its = by_label[label], by_label[TORCH_POWERSGD]
-    return _ratio_beyond(its["reduced"], mine["reduced"], mine["compute"])
+    return ratio_of_steps(by_label[TORCH_POWERSGD], by_label[label])
 
 
-def _ratio_beyond(
-    longer: Sequence[float], shorter: Sequence[float], compute: Sequence[float]
-) -> tuple[float, float, float]:
-    rounds = zip(longer, shorter, compute, strict=True)
-    return inference.median_interval([(a - c) / (b - c) for a, b, c in rounds])
+def ratio_of_steps(longer: Cell, shorter: Cell) -> tuple[float, float, float]:
+    """How many times longer the steps of one cell are beyond compute, of neighbouring steps."""
+    pairs = zip(beyond_compute(longer), beyond_compute(shorter), strict=True)
+    return inference.median_interval([a / b for a, b in pairs])
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,31 @@ def difference(of: Losses, label: str, other: str) -> Paired | None:
 def interval(paired: Paired | None) -> str:
     """The mean difference and its 95 % interval; "-" if there is none."""
     return f"{paired.mean:+.4f} ({paired.low:+.4f} to {paired.high:+.4f})" if paired else "-"
+
+
+def beyond_compute(cell: Cell) -> list[float]:
+    """Of each step, the seconds beyond those of forward and backward alone."""
+    return [r - c for r, c in zip(cell["reduced"], cell["compute"], strict=True)]
+
+
+def milliseconds(middle: float, low: float, high: float) -> str:
+    """Seconds and their interval."""
+    return f"{1e3 * middle:.1f} ms ({1e3 * low:.1f}-{1e3 * high:.1f})"
+
+
+def times(middle: float, low: float, high: float) -> str:
+    """A ratio and its interval."""
+    return f"{middle:.2f} x ({low:.2f}-{high:.2f})"
+
+
+def shorter_goal(what: str, least: float, ratio: tuple[float, float, float]) -> Goal:
+    """The goal that a step is so many times shorter beyond compute."""
+    return what, f"{least:g} x shorter", times(*ratio), ratio[0] >= least
+
+
+def section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], about: str) -> str:
+    """A part of the report; empty if nothing was measured."""
+    return f"## {title}\n\n{about}\n\n{markdown(head, rows)}" if rows else ""
 
 
 def loss_goal(title: str, paired: Paired) -> Goal:

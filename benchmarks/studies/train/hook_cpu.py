@@ -45,7 +45,7 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         events, beside = _while_the_gil_is_held(training, recipe["held_seconds"])
         yield {
             "label": label,
-            "parameters": sum(p.numel() for p in training.ddp.parameters()),
+            "parameters": training.parameters,
             "cpu_seconds": dict(zip(names, by_phase, strict=True)),
             "process_cpu_seconds": process,
             "compute_cpu_seconds": compute,

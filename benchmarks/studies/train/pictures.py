@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from q7x2._core.palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
 
+from benchmarks.harness import inference
 from benchmarks.harness.lab.topology import bits_per_second
-from benchmarks.studies.train import cadence_report, figures, inference
+from benchmarks.studies.train import cadence_report, figures
 from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.methods import (
     BASELINE,

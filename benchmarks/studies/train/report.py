@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from benchmarks.harness import facts
+from benchmarks.harness import facts, inference
 from benchmarks.harness.report import duration
 from benchmarks.harness.report import markdown as markdown_table
 from benchmarks.studies.train import (
     cadence_report,
     figures,
-    inference,
     sharded_report,
     variants_report,
     wire,
@@ -64,36 +63,26 @@ def _goals(study: Study) -> str:
     rows = [*_speed_goals(study), *_accuracy_goals(study), *_other_goals(study)]
     for part in (sharded_report, cadence_report, variants_report):
         rows += part.goals(study)
-    if not rows:
-        return ""
     marks = {True: "reached", False: "missed"}
-    return "## Goals\n\n" + markdown_table(
-        ("what", "goal", "measured", ""),
-        [(what, goal, measured, marks[reached]) for what, goal, measured, reached in rows],
-    )
+    lines = [(what, goal, measured, marks[reached]) for what, goal, measured, reached in rows]
+    if not lines:
+        return ""
+    return "## Goals\n\n" + markdown_table(("what", "goal", "measured", ""), lines)
 
 
 def _speed_goals(study: Study) -> Iterable[figures.Goal]:
     what = "PowerSGD 4 beyond compute against PyTorch's on Gloo"
     for rate in rates_of(study, "powersgd"):
         if rate in _POWERSGD_RATES:
-            ratio, low, high = figures.ratio_beyond_long(study, rate, POWERSGD)
-            yield (
-                f"{what}, {rate}, {RECIPES['powersgd']['batch']} windows per rank",
-                f"{_SHORTER:g} x shorter",
-                f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
-                ratio >= _SHORTER,
-            )
+            where = f"{rate}, {RECIPES['powersgd']['batch']} windows per rank"
+            ratio = figures.ratio_beyond_long(study, rate, POWERSGD)
+            yield figures.shorter_goal(f"{what}, {where}", _SHORTER, ratio)
     for rate in rates_of(study, "speed"):
         speeds = {s.label: s for s in figures.speeds(study, rate)}
         if rate in _POWERSGD_RATES and {POWERSGD, TORCH_POWERSGD} <= set(speeds):
-            ratio, low, high = figures.ratio_beyond(study, rate, POWERSGD, TORCH_POWERSGD)
-            yield (
-                f"{what}, {rate}, {RECIPES['speed']['batch']} window per rank",
-                f"{_SHORTER:g} x shorter",
-                f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
-                ratio >= _SHORTER,
-            )
+            where = f"{rate}, {RECIPES['speed']['batch']} window per rank"
+            ratio = figures.ratio_beyond(study, rate, POWERSGD, TORCH_POWERSGD)
+            yield figures.shorter_goal(f"{what}, {where}", _SHORTER, ratio)
         ours = [s for label in OURS if (s := speeds.get(label)) and s.sooner]
         if rate in _SOONER and ours:
             best = max(ours, key=lambda s: s.sooner or 0)
@@ -182,7 +171,7 @@ def _speed(study: Study, rate: str) -> str:
         (
             s.label,
             duration(s.step),
-            f"{1e3 * s.beyond[0]:.1f} ms ({1e3 * s.beyond[1]:.1f}-{1e3 * s.beyond[2]:.1f})",
+            figures.milliseconds(*s.beyond),
             f"{s.link_bytes / 1e3:.0f} kB",
             f"{s.final_loss:.4f}",
             f"{s.reached:.3g} s" if s.reached else "not reached",
@@ -191,26 +180,24 @@ def _speed(study: Study, rate: str) -> str:
         for s in speeds
     ]
     dense = next((s for s in speeds if s.label == UNCOMPRESSED), speeds[0])
-    return (
-        f"## Speed, {rate}\n\n"
+    return figures.section(
+        f"Speed, {rate}",
+        (
+            "method",
+            "step",
+            "beyond compute",
+            "bytes per step and host",
+            f"loss after {cell['steps']} steps",
+            "to the baseline's final loss",
+            "sooner",
+        ),
+        rows,
         f"A GPT of {cell['parameters']:,} parameters, {cell['steps']} steps of the baseline, all "
         f"methods in turns of {cell['turn']} steps. Forward and backward without communication "
         f"take {duration(dense.compute)}; the dense all-reduce takes "
         f"{dense.beyond[0] / dense.compute:.1f} times as long. Beyond compute: the medians over "
         "rounds, and their 95 % intervals. Loss is that of held-out text. PyTorch's PowerSGD hook "
-        "begins after two dense steps, the fewest it takes.\n\n"
-        + markdown_table(
-            (
-                "method",
-                "step",
-                "beyond compute",
-                "bytes per step and host",
-                f"loss after {cell['steps']} steps",
-                "to the baseline's final loss",
-                "sooner",
-            ),
-            rows,
-        )
+        "begins after two dense steps, the fewest it takes.",
     )
 
 
@@ -231,26 +218,24 @@ def _accuracy(study: Study, task: str) -> str:
         )
         for r in results
     ]
-    return (
-        f"## Accuracy, {task}\n\n"
+    return figures.section(
+        f"Accuracy, {task}",
+        (
+            "method",
+            "seeds",
+            "loss",
+            "spread",
+            *(["accuracy"] if has_accuracy else []),
+            "difference (95 %)",
+            "p differs",
+            "",
+        ),
+        rows,
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
         "evaluations. Differences are from uncompressed training with the same optimizer, paired "
         "by seed (the same first weights, the same batches). p differs: paired t-test, two-sided, "
         "corrected for the "
-        f"number of methods (Holm). The bar: {figures.BAR_IN_WORDS}.\n\n"
-        + markdown_table(
-            (
-                "method",
-                "seeds",
-                "loss",
-                "spread",
-                *(["accuracy"] if has_accuracy else []),
-                "difference (95 %)",
-                "p differs",
-                "",
-            ),
-            rows,
-        )
+        f"number of methods (Holm). The bar: {figures.BAR_IN_WORDS}.",
     )
 
 
@@ -267,16 +252,15 @@ def _wire(study: Study) -> str:
         for rate in rates_of(study, "speed")
         for s in figures.speeds(study, rate)
     ]
-    if not rows:
-        return ""
-    return (
-        "## Bytes on the wire\n\n"
+    return figures.section(
+        "Bytes on the wire",
+        ("rate", "method", "link", "payload", "formula", "difference"),
+        rows,
         "Link: the bytes that a host sends per step, by the counters of its NIC. Payload: the same "
         f"without {wire.HEADER_BYTES} bytes of Ethernet, IPv4 and TCP header per packet. Formula: "
         f"2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows from the "
         "shapes of the parameters. The difference is due to headers of messages and the backend's "
-        "control messages, which matter if messages are small.\n\n"
-        + markdown_table(("rate", "method", "link", "payload", "formula", "difference"), rows)
+        "control messages, which matter if messages are small.",
     )
 
 
@@ -292,48 +276,39 @@ def _overlap(study: Study) -> str:
         )
         for cell in study.of("overlap")
     ]
-    if not rows:
-        return ""
     recipe = RECIPES["overlap"]
-    return (
-        "## Overlap\n\n"
+    return figures.section(
+        "Overlap",
+        ("rate", "method", "communication", "hidden", "ideal", "share"),
+        rows,
         f"{recipe['layers']} layers, {recipe['batch']} windows per rank, buckets of "
         f"{recipe['bucket_mb']:g} MB; means over ranks and {recipe['steps']} steps. "
         "Communication: the time in which a collective was in flight. Hidden: the part of it "
         "before the end of backward. An ideal schedule sends each bucket as soon as it is "
-        "complete, without a pause, and computes in no time.\n\n"
-        + markdown_table(("rate", "method", "communication", "hidden", "ideal", "share"), rows)
+        "complete, without a pause, and computes in no time.",
     )
 
 
 def _powersgd(study: Study) -> str:
-    rates = rates_of(study, "powersgd")
-    if not rates:
-        return ""
-    rows = []
-    for rate in rates:
-        for cell in study.of("powersgd", rate=rate):
-            pairs = zip(cell["reduced"], cell["compute"], strict=True)
-            beyond, low, high = inference.median_interval([r - c for r, c in pairs])
-            ratio = figures.ratio_beyond_long(study, rate, cell["label"])
-            rows.append(
-                (
-                    rate,
-                    cell["label"],
-                    duration(median(cell["compute"])),
-                    f"{1e3 * beyond:.1f} ms ({1e3 * low:.1f}-{1e3 * high:.1f})",
-                    "{:.2f} x ({:.2f}-{:.2f})".format(*ratio),
-                )
-            )
+    rows = [
+        (
+            rate,
+            cell["label"],
+            duration(median(cell["compute"])),
+            figures.milliseconds(*inference.median_interval(figures.beyond_compute(cell))),
+            figures.times(*figures.ratio_beyond_long(study, rate, cell["label"])),
+        )
+        for rate in rates_of(study, "powersgd")
+        for cell in study.of("powersgd", rate=rate)
+    ]
     recipe = RECIPES["powersgd"]
-    return (
-        "## PowerSGD beside a longer backward\n\n"
+    return figures.section(
+        "PowerSGD beside a longer backward",
+        ("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"),
+        rows,
         f"{recipe['batch']} windows per rank; single steps in turns, {recipe['steps']} of each "
         "method. PyTorch's hook has one bucket, because it crashes on Gloo with several; ratios "
-        "are of neighbouring steps.\n\n"
-        + markdown_table(
-            ("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"), rows
-        )
+        "are of neighbouring steps.",
     )
 
 
@@ -353,13 +328,14 @@ def _compute_bound(study: Study) -> str:
             )
         )
     recipe = RECIPES["compute-bound"]
-    return (
-        "## Where compute dominates\n\n"
+    return figures.section(
+        "Where compute dominates",
+        ("method", "step", f"against {UNCOMPRESSED}", "95 %"),
+        rows,
         f"{recipe['batch']} windows per rank, {cells[0]['rate']}: forward and backward take "
         f"{duration(median(cells[0]['compute']))} without communication. Single steps in turns, "
         f"{recipe['steps']} of each method; ratios of neighbours, their median and its 95 % "
-        "interval.\n\n"
-        + markdown_table(("method", "step", f"against {UNCOMPRESSED}", "95 %"), rows)
+        "interval.",
     )
 
 
@@ -377,13 +353,14 @@ def _hook_cpu(study: Study) -> str:
         )
         for cell in cells
     ]
-    return (
-        "## CPU time of the hook\n\n"
+    return figures.section(
+        "CPU time of the hook",
+        ("method", "phases", "thread", "process", "without the GIL"),
+        rows,
         f"{cells[0]['parameters']:,} parameters; milliseconds per step and rank. Thread: the "
         "phases of the hook's own thread. Process: the CPU time with communication minus that of "
         "forward and backward alone, so it includes what the process group does (sending, "
         "summing, coding). "
         "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
-        "the column counts the phases and collectives that ended meanwhile.\n\n"
-        + markdown_table(("method", "phases", "thread", "process", "without the GIL"), rows)
+        "the column counts the phases and collectives that ended meanwhile.",
     )

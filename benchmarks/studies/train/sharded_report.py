@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.harness.report import duration, markdown
-from benchmarks.studies.train import figures, inference
+from benchmarks.harness import inference
+from benchmarks.harness.report import duration
+from benchmarks.studies.train import figures
 from benchmarks.studies.train.figures import Goal
 from benchmarks.studies.train.sharded import COMPRESSED, FSDP_GLOO, FSDP_Q7X2
 from benchmarks.studies.train.study import RECIPES, Study
@@ -27,28 +28,18 @@ def _by_label(study: Study, rate: str) -> dict[str, dict[str, Any]]:
     return {cell["label"]: cell for cell in study.of("fsdp", rate=rate)}
 
 
-def _beyond(cell: dict[str, Any]) -> list[float]:
-    return [r - c for r, c in zip(cell["reduced"], cell["compute"], strict=True)]
-
-
 def _shorter(study: Study, rate: str, label: str) -> _Interval:
     """How many times longer FSDP2's step on Gloo is beyond compute, of neighbouring steps."""
     cells = _by_label(study, rate)
-    pairs = zip(_beyond(cells[FSDP_GLOO]), _beyond(cells[label]), strict=True)
-    return inference.median_interval([a / b for a, b in pairs])
+    return figures.ratio_of_steps(cells[FSDP_GLOO], cells[label])
 
 
 def goals(study: Study) -> Iterable[Goal]:
     for rate in _rates(study):
         if rate not in _RATES:
             continue
-        ratio, low, high = _shorter(study, rate, COMPRESSED)
-        yield (
-            f"FSDP2, {COMPRESSED}: beyond compute against FSDP2 bf16 on Gloo, {rate}",
-            f"{_SHORTER:g} x shorter",
-            f"{ratio:.2f} x ({low:.2f}-{high:.2f})",
-            ratio >= _SHORTER,
-        )
+        what = f"FSDP2, {COMPRESSED}: beyond compute against FSDP2 bf16 on Gloo, {rate}"
+        yield figures.shorter_goal(what, _SHORTER, _shorter(study, rate, COMPRESSED))
         cells = _by_label(study, rate)
         for base in (FSDP_GLOO, FSDP_Q7X2):
             share = cells[COMPRESSED]["bytes"] / cells[base]["bytes"]
@@ -70,15 +61,15 @@ def _speed(study: Study) -> str:
     rows = []
     for rate in _rates(study):
         for label, cell in _by_label(study, rate).items():
-            beyond, low, high = inference.median_interval(_beyond(cell))
+            beyond = inference.median_interval(figures.beyond_compute(cell))
             base = _by_label(study, rate)[FSDP_GLOO]
             rows.append(
                 (
                     rate,
                     label,
                     duration(median(cell["compute"])),
-                    f"{1e3 * beyond:.1f} ms ({1e3 * low:.1f}-{1e3 * high:.1f})",
-                    "{:.2f} x ({:.2f}-{:.2f})".format(*_shorter(study, rate, label)),
+                    figures.milliseconds(*beyond),
+                    figures.times(*_shorter(study, rate, label)),
                     f"{cell['bytes'] / 1e3:,.0f} kB",
                     f"{cell['bytes'] / base['bytes']:.3f} x",
                 )
@@ -86,18 +77,17 @@ def _speed(study: Study) -> str:
     if not rows:
         return ""
     recipe, parameters = RECIPES["fsdp"], study.of("fsdp")[0]["parameters"]
-    return (
-        "## FSDP2\n\n"
+    return figures.section(
+        "FSDP2",
+        ("rate", "method", "compute", "beyond compute", "shorter", "bytes", "of Gloo's"),
+        rows,
         f"A GPT of {parameters:,} parameters, one window per rank. Each of {recipe['layers']} "
         "blocks is sharded, and resharded after forward; the root is sharded, and resharded after "
         "backward. Weights are gathered as bf16, and gradients handed to the reduce-scatter as "
         f"bf16. Single steps in turns, {recipe['steps']} of each method; "
         "ratios are of neighbouring steps, bytes those of the counters of a host's NIC per step. "
         "Gloo's reduce-scatter sends as much as an all-reduce. *Nothing sent*: collectives return "
-        "at once, so this is the time that FSDP2 takes by itself.\n\n"
-        + markdown(
-            ("rate", "method", "compute", "beyond compute", "shorter", "bytes", "of Gloo's"), rows
-        )
+        "at once, so this is the time that FSDP2 takes by itself.",
     )
 
 
@@ -107,13 +97,12 @@ def _losses(study: Study) -> str:
     for label, own in of.items():
         difference = figures.interval(figures.difference(of, label, FSDP_Q7X2))
         rows.append((label, f"{mean(own.values()):.4f}", "-" if label == FSDP_Q7X2 else difference))
-    if not rows:
-        return ""
     recipe = RECIPES[_ACCURACY]
     seeds = len({cell["seed"] for cell in study.of(_ACCURACY)})
-    return (
-        "## FSDP2: losses\n\n"
+    return figures.section(
+        "FSDP2: losses",
+        ("method", "loss", "difference (95 %)"),
+        rows,
         f"{recipe['steps']} steps, {seeds} seeds; the mean held-out loss of the last "
-        f"{recipe['last']} evaluations. Differences are from uncompressed FSDP2, paired by seed."
-        "\n\n" + markdown(("method", "loss", "difference (95 %)"), rows)
+        f"{recipe['last']} evaluations. Differences are from uncompressed FSDP2, paired by seed.",
     )

@@ -1,4 +1,4 @@
-"""Trainings with hooks, in three ways.
+"""Trainings with hooks of DDP or with FSDP2, in three ways.
 
 ``measure``: a few steps of one method, then of the next, round after round. Whatever else happens
 on the machine hits all of them alike, and each round gives every method's step beside compute
@@ -20,8 +20,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.harness import study
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL
-from benchmarks.studies.train.training import Groups, Training, alternate, sent
+from benchmarks.studies.train.sharded import SHARDED_BY_LABEL, ShardedTraining
+from benchmarks.studies.train.training import (
+    Groups,
+    Replica,
+    Training,
+    alternate,
+    sent,
+    sent_by_a_barrier,
+)
 from benchmarks.studies.train.variants import EVERY
 
 T = TypeVar("T")
@@ -37,16 +46,16 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     trainings = [
         Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"]) for label in spec["labels"]
     ]
-    rounds: dict[str, list[dict[str, float]]] = {t.method.label: [] for t in trainings}
+    rounds: dict[str, list[dict[str, float]]] = {t.label: [] for t in trainings}
     compute: list[float] = []
-    barrier = _sent_by_a_barrier()
-    base = next(t for t in trainings if t.method.label == BASELINE)
+    barrier = sent_by_a_barrier()
+    base = next(t for t in trainings if t.label == BASELINE)
     active, number = trainings, 0
     while active:
         if base.steps < spec["steps"]:
-            compute.append(median(_slowest([_at_once(base.compute) for _ in range(turn)])))
+            compute.append(median(study.largest([_at_once(base.compute) for _ in range(turn)])))
         for training in alternate(active, number):
-            rounds[training.method.label].append(_turn(training, turn, barrier))
+            rounds[training.label].append(_turn(training, turn, barrier))
         number += 1
         if dist.get_rank() == 0:
             print(f"at step {max(t.steps for t in active)}", flush=True)
@@ -57,21 +66,21 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 for t in trainings
                 if t is not base
                 and t.steps < _PATIENCE * spec["steps"]
-                and min(each["held_out"] for each in rounds[t.method.label]) > target
+                and min(each["held_out"] for each in rounds[t.label]) > target
             ]
     for training in trainings:
         shapes, formula = training.shapes, training.method.message_bytes
         yield {
-            "label": training.method.label,
+            "label": training.label,
             "turn": turn,
             "steps": spec["steps"],
-            "parameters": sum(torch.Size(shape).numel() for shape in shapes),
+            "parameters": training.parameters,
             "formula_bytes": formula(shapes) if formula else None,
             "counts_bytes": training.attached is not None,
             "compute": compute,
             "rounds": {
-                name: [round(each[name], 7) for each in rounds[training.method.label]]
-                for name in rounds[training.method.label][0]
+                name: [round(each[name], 7) for each in rounds[training.label]]
+                for name in rounds[training.label][0]
             },
         }
 
@@ -81,22 +90,6 @@ def _at_once(call: Callable[[], T]) -> T:
     return call()
 
 
-def _slowest(seconds: list[float]) -> list[float]:
-    """Each of the slowest rank's."""
-    total = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(total, dist.ReduceOp.MAX)
-    slowest: list[float] = total.tolist()
-    return slowest
-
-
-def _sent_by_a_barrier(count: int = 20) -> Tensor:
-    dist.barrier()
-    before = sent()
-    for _ in range(count):
-        dist.barrier()
-    return (sent() - before) / count
-
-
 def _turn(training: Training, steps: int, barrier: Tensor) -> dict[str, float]:
     messages = training.message_bytes()
     dist.barrier()
@@ -104,7 +97,9 @@ def _turn(training: Training, steps: int, barrier: Tensor) -> dict[str, float]:
     taken = [_at_once(training.step) for _ in range(steps)]
     dist.barrier()  # what a rank still had to send leaves before it
     moved = sent() - before - (steps + 1) * barrier
-    slowest = _slowest([each.reduced_seconds for each in taken] + [each.seconds for each in taken])
+    slowest = study.largest(
+        [each.reduced_seconds for each in taken] + [each.seconds for each in taken]
+    )
     means = _mean(torch.cat([torch.tensor([each.loss for each in taken]).double(), moved]))
     return {
         "loss": sum(means[:steps].tolist()) / steps,
@@ -123,27 +118,43 @@ def _mean(values: Tensor) -> Tensor:
     return values / dist.get_world_size()
 
 
+def _replica(label: str, spec: dict[str, Any], groups: Groups) -> Replica:
+    """The training of a method, with a hook of DDP or with FSDP2."""
+    recipe, seed = spec["recipe"], spec["seed"]
+    if label in SHARDED_BY_LABEL:
+        return ShardedTraining(SHARDED_BY_LABEL[label], recipe, groups, seed)
+    return Training(EVERY[label], spec.get("task", "gpt"), recipe, groups, seed)
+
+
 def measure_single_steps(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields a cell for each method with the seconds of each step, of the slowest rank."""
+    """Yields a cell for each method: seconds of each step, of the slowest rank, and its bytes."""
     recipe, groups = spec["recipe"], Groups()
-    trainings = [
-        Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"]) for label in spec["labels"]
-    ]
-    taken: dict[str, list[tuple[float, float, float]]] = {t.method.label: [] for t in trainings}
+    trainings = [_replica(label, spec, groups) for label in spec["labels"]]
+    taken: dict[str, list[tuple[float, ...]]] = {t.label: [] for t in trainings}
+    moved: dict[str, list[Tensor]] = {t.label: [] for t in trainings}
+    barrier = sent_by_a_barrier()
     for turn in range(recipe["warm_up"] + recipe["steps"]):
-        dist.barrier()
-        compute = trainings[0].compute()
+        compute = _at_once(trainings[0].compute)
         for training in alternate(trainings, turn):
             dist.barrier()
+            before = sent()
             step = training.step()
-            taken[training.method.label].append((compute, step.reduced_seconds, step.seconds))
+            dist.barrier()  # what a rank still had to send leaves before it
+            moved[training.label].append(sent() - before - barrier)
+            taken[training.label].append((compute, step.reduced_seconds, step.seconds))
+        if dist.get_rank() == 0:
+            print(f"at step {turn}", flush=True)
     for training in trainings:
-        slowest = torch.tensor(taken[training.method.label][recipe["warm_up"] :]).double()
+        slowest = torch.tensor(taken[training.label][recipe["warm_up"] :]).double()
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         columns = [[round(each, 6) for each in column] for column in slowest.T.tolist()]
+        bytes_, packets = _mean(torch.stack(moved[training.label][recipe["warm_up"] :]).mean(0))
         yield {
-            "label": training.method.label,
+            "label": training.label,
             **dict(zip(("compute", "reduced", "seconds"), columns, strict=True)),
+            "bytes": bytes_.item(),
+            "packets": packets.item(),
+            "parameters": training.parameters,
         }
 
 
@@ -151,13 +162,12 @@ def measure_losses(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields a cell for each method as it is done, on all ranks."""
     recipe, groups = spec["recipe"], Groups()
     for label in spec["labels"]:
-        training = Training(EVERY[label], spec["task"], recipe, groups, spec["seed"])
+        training = _replica(label, spec, groups)
         every = recipe["every"]
         losses, held_out = [], []
         for _ in range(recipe["steps"] // every):
             mean = torch.tensor(sum(training.step().loss for _ in range(every)) / every)
-            dist.all_reduce(mean)
-            losses.append(round(mean.item() / dist.get_world_size(), 5))
+            losses.append(round(_mean(mean).item(), 5))
             loss, right = training.score()
             held_out.append(round(loss, 5))
         yield {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,8 @@ RECIPES: dict[str, Any] = {
 PARTS = tuple(RECIPES)
 TASKS = tuple(RECIPES["accuracy"])
 _COMPUTE_BOUND_RATE = "1gbit"
-_GPT_TASK = {"task": "gpt"}
+# Of their jobs each has a rate, and those of the parts that are named nowhere have a seed.
+_BY_RATE = ("speed", "powersgd", "compute-bound", "overlap", "fsdp")
 
 _POWERSGD_LABELS = [TORCH_POWERSGD, POWERSGD, "PowerSGD 4 alternating"]
 # 1-bit Adam's hook belongs to its optimizer, so the parts that look into a hook leave it out.
@@ -177,76 +178,70 @@ class Job:
 
 
 def jobs(choice: Choice) -> Iterator[Job]:
-    labels = [m.label for m in METHODS if m.label in choice.labels]
-    timed = [label for label in labels if label not in ONLY_LOSSES]
-    ours = [label for label in labels if label in _WITH_A_HOOK]
     for part in choice.parts:
         recipe = RECIPES[part]
-        match part:
-            case "speed":
-                for rate in choice.rates:
-                    steps = recipe["steps"].get(rate, recipe["steps"]["1gbit"])
-                    yield Job(
-                        part,
-                        {"rate": rate},
-                        list(dict.fromkeys([BASELINE, *timed])),
-                        recipe,
-                        rate,
-                        together=True,
-                        extra={"steps": steps},
-                    )
-            case "accuracy":
-                for task, seed in itertools.product(choice.tasks, range(choice.seeds)):
-                    place = {"task": task, "seed": seed}
-                    fit = [label for label in labels if task in BY_LABEL[label].tasks]
-                    beside = [BY_LABEL[label].uncompressed for label in fit]
-                    mine = list(dict.fromkeys([UNCOMPRESSED, *beside, *fit]))
-                    yield Job(part, place, mine, recipe[task], None, seed, extra={"task": task})
-            case "powersgd":
-                for rate in choice.rates:
-                    place = {"rate": rate}
-                    yield Job(part, place, _POWERSGD_LABELS, recipe, rate, together=True)
-            case "compute-bound":
-                rate = _COMPUTE_BOUND_RATE
-                mine = [UNCOMPRESSED, *ours]
-                yield Job(part, {"rate": rate}, mine, recipe, rate, together=True)
-            case "overlap":
-                for rate in choice.rates:
-                    yield Job(part, {"rate": rate}, ours, recipe, rate)
-            case "fsdp":
-                mine = [method.label for method in SHARDED_METHODS]
-                for rate in choice.rates:
-                    yield Job(part, {"rate": rate}, mine, recipe, rate, together=True)
-            case "fsdp-accuracy":
-                mine = [m.label for m in SHARDED_METHODS if m.backend == "q7x2"]
-                for seed in range(choice.seeds):
-                    yield Job(part, {"seed": seed}, mine, recipe, None, seed)
-            case "cadence":
-                installed = [method.label for method in CADENCE_METHODS if method.is_installed]
-                mine = [label for label in installed if label in choice.labels]
-                for hosts, rate in itertools.product(choice.hosts, choice.rates):
-                    place = {"rate": rate, "hosts": hosts}
-                    yield Job(part, place, mine, recipe, rate, ranks=hosts)
-            case "cadence-accuracy" | "cadence-digits":
-                mine = [method.label for method in CADENCE_METHODS if method.peer is None]
-                for seed in range(choice.seeds):
-                    yield Job(part, {"seed": seed}, mine, recipe, None, seed)
-            case "variants":
-                mine = with_references([label for label in STUDIED if label in choice.labels])
-                for seed in range(choice.seeds):
-                    yield Job(part, {"seed": seed}, mine, recipe, None, seed, extra=_GPT_TASK)
-            case "held-out-study":
-                for seed, change in itertools.product(range(choice.seeds), recipe):
-                    of = (*HELD_OUT, *PRICED) if change == OTHER_TEXT else HELD_OUT
-                    mine = with_references([label for label in of if label in choice.labels])
-                    place = {"change": change, "seed": seed}
-                    yield Job(part, place, mine, recipe[change], None, seed, extra=_GPT_TASK)
-            case "long":
-                mine = with_references([label for label in HELD_OUT if label in choice.labels])
-                for seed in range(choice.seeds):
-                    yield Job(part, {"seed": seed}, mine, recipe, None, seed, extra=_GPT_TASK)
-            case "hook-cpu":
-                yield Job(part, {}, ours, recipe)
+        if part == "accuracy":
+            for task, seed in itertools.product(choice.tasks, range(choice.seeds)):
+                place = {"task": task, "seed": seed}
+                mine = _labels(part, choice, task)
+                yield Job(part, place, mine, recipe[task], None, seed, extra={"task": task})
+        elif part == "held-out-study":
+            for seed, change in itertools.product(range(choice.seeds), recipe):
+                place = {"change": change, "seed": seed}
+                mine = _labels(part, choice, change)
+                yield Job(part, place, mine, recipe[change], None, seed)
+        elif part == "cadence":
+            for hosts, rate in itertools.product(choice.hosts, choice.rates):
+                place = {"rate": rate, "hosts": hosts}
+                yield Job(part, place, _labels(part, choice), recipe, rate, ranks=hosts)
+        elif part == "hook-cpu":
+            yield Job(part, {}, _labels(part, choice), recipe)
+        elif part in _BY_RATE:
+            for rate in [_COMPUTE_BOUND_RATE] if part == "compute-bound" else choice.rates:
+                extra = {}
+                if part == "speed":
+                    extra["steps"] = recipe["steps"].get(rate, recipe["steps"]["1gbit"])
+                place, mine, together = {"rate": rate}, _labels(part, choice), part != "overlap"
+                yield Job(part, place, mine, recipe, rate, together=together, extra=extra)
+        else:
+            for seed in range(choice.seeds):
+                yield Job(part, {"seed": seed}, _labels(part, choice), recipe, None, seed)
+
+
+def _labels(part: str, choice: Choice, place: str = "") -> list[str]:
+    """What a part measures: of the chosen methods those that fit, and what they are beside."""
+
+    def chosen(labels: Iterable[str]) -> list[str]:
+        return [label for label in labels if label in choice.labels]
+
+    hooks = chosen(BY_LABEL)
+    match part:
+        case "speed":
+            timed = [label for label in hooks if label not in ONLY_LOSSES]
+            return list(dict.fromkeys([BASELINE, *timed]))
+        case "accuracy":
+            fit = [label for label in hooks if place in BY_LABEL[label].tasks]
+            beside = [BY_LABEL[label].uncompressed for label in fit]
+            return list(dict.fromkeys([UNCOMPRESSED, *beside, *fit]))
+        case "powersgd":
+            return _POWERSGD_LABELS
+        case "compute-bound":
+            return [UNCOMPRESSED, *chosen(_WITH_A_HOOK)]
+        case "overlap" | "hook-cpu":
+            return chosen(_WITH_A_HOOK)
+        case "fsdp":
+            return [method.label for method in SHARDED_METHODS]
+        case "fsdp-accuracy":
+            return [method.label for method in SHARDED_METHODS if method.backend == "q7x2"]
+        case "cadence":
+            return chosen(method.label for method in CADENCE_METHODS if method.is_installed)
+        case "cadence-accuracy" | "cadence-digits":
+            return [method.label for method in CADENCE_METHODS if method.peer is None]
+        case "variants":
+            return with_references(chosen(STUDIED))
+        case _:
+            priced = PRICED if place == OTHER_TEXT else ()
+            return with_references(chosen((*HELD_OUT, *priced)))
 
 
 class Study:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -53,6 +54,16 @@ class Task(ABC):
     @abstractmethod
     def score(self, model: nn.Module, batch: Batch) -> Tensor:
         """[sum of losses, right answers, answers]; right ones are 0 where nobody asks for them."""
+
+    @torch.no_grad()
+    def mean_score(
+        self, model: nn.Module, batch: Batch, group: dist.ProcessGroup | None = None
+    ) -> tuple[float, float]:
+        """Loss and share of right answers over the batches of all ranks of a group."""
+        total = self.score(model, batch)
+        dist.all_reduce(total, group=group)
+        loss, right, count = total.tolist()
+        return loss / count, right / count
 
     def learning_rate(self, step: int) -> float:
         """The rate of a step as a share of the recipe's.

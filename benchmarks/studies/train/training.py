@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.studies.train.methods import NOTHING_SENT, Method
-from benchmarks.studies.train.tasks import TASKS
+from benchmarks.studies.train.tasks import TASKS, Task
 
 _ONE_BUCKET_MB = 1024.0
 _NIC = Path("/sys/class/net/eth0/statistics")
@@ -58,39 +57,47 @@ class Groups:
         return self._made[backend]
 
 
-class Training:
-    """All ranks make it together, and step together. Equal seeds give equal weights and batches."""
+class Replica:
+    """A model on this rank, and what it is trained with.
+
+    All ranks make it together, and step together. Equal seeds give equal weights and batches.
+
+    Args:
+        model: What gives the loss of a batch.
+        optimizer: Its learning rate is the largest of the training.
+    """
 
     def __init__(
-        self, method: Method, task: str, recipe: dict[str, Any], groups: Groups, seed: int
+        self,
+        label: str,
+        task: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int,
     ) -> None:
-        self.method = method
-        self.task = TASKS[task](recipe)
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        torch.manual_seed(seed)
-        self.ddp = DistributedDataParallel(
-            self.task.model(),
-            process_group=groups.of(method.backend),
-            bucket_cap_mb=_ONE_BUCKET_MB if method.one_bucket else recipe["bucket_mb"],
-        )
-        self.attached = method.add(self.ddp, not recipe.get("whole_training"))
-        if method.optimizer:
-            self.optimizer = method.optimizer(self.ddp, recipe)
-        else:
-            self.optimizer = self.task.optimizer(self.ddp.parameters())
-        self._rate = self.optimizer.param_groups[0]["lr"]
+        self.label, self.task, self.model, self.optimizer = label, task, model, optimizer
+        self._rate = optimizer.param_groups[0]["lr"]
         self.steps = 0
-        self._batches = self.task.batches(rank, world_size, seed)
-        self._spare = self.task.batches(rank, world_size, seed + 1_000_000)
-        self._held_out = self.task.held_out(rank, world_size)
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        self._batches = task.batches(rank, world_size, seed)
+        self._spare = task.batches(rank, world_size, seed + 1_000_000)
+        self._held_out = task.held_out(rank, world_size)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(p.shape) for p in self.ddp.parameters()]
+        return [tuple(p.shape) for p in self.model.parameters()]
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
 
     def forward(self) -> Tensor:
         """The loss of the next batch."""
-        return self.task.loss(self.ddp, next(self._batches))
+        return self.task.loss(self.model, next(self._batches))
+
+    def update(self) -> None:
+        """Changes the weights by the gradients."""
+        self.optimizer.step()
 
     def step(self) -> Step:
         start = time.monotonic()
@@ -99,10 +106,50 @@ class Training:
         loss = self.forward()
         loss.backward()
         reduced = time.monotonic() - start
-        self.optimizer.step()
+        self.update()
         self.optimizer.zero_grad()
         self.steps += 1
         return Step(loss.item(), reduced, time.monotonic() - start)
+
+    def compute(self) -> float:
+        """Seconds of a forward and a backward without communication."""
+        raise NotImplementedError
+
+    def evaluated(self) -> nn.Module:
+        """The model that is scored."""
+        return self.model
+
+    def score(self) -> tuple[float, float]:
+        """Loss and share of right answers on what is held out, of all ranks."""
+        model = self.evaluated().eval()
+        scores = self.task.mean_score(model, self._held_out)
+        model.train()
+        return scores
+
+    def close(self) -> None:
+        """Ends what trains beside this process."""
+
+
+class Training(Replica):
+    """DDP with a hook."""
+
+    def __init__(
+        self, method: Method, task: str, recipe: dict[str, Any], groups: Groups, seed: int
+    ) -> None:
+        made = TASKS[task](recipe)
+        torch.manual_seed(seed)
+        self.method = method
+        self.ddp = DistributedDataParallel(
+            made.model(),
+            process_group=groups.of(method.backend),
+            bucket_cap_mb=_ONE_BUCKET_MB if method.one_bucket else recipe["bucket_mb"],
+        )
+        self.attached = method.add(self.ddp, not recipe.get("whole_training"))
+        if method.optimizer:
+            optimizer = method.optimizer(self.ddp, recipe)
+        else:
+            optimizer = made.optimizer(self.ddp.parameters())
+        super().__init__(method.label, made, self.ddp, optimizer, seed)
 
     def reduce(self) -> None:
         """A step that leaves the weights as they are."""
@@ -110,7 +157,6 @@ class Training:
         self.optimizer.zero_grad()
 
     def compute(self) -> float:
-        """Seconds of a forward and a backward without communication."""
         start = time.monotonic()
         with self.ddp.no_sync():
             self.task.loss(self.ddp, next(self._spare)).backward()
@@ -118,22 +164,28 @@ class Training:
         self.optimizer.zero_grad()
         return seconds
 
-    @torch.no_grad()
-    def score(self) -> tuple[float, float]:
-        """Loss and share of right answers on what is held out, of all ranks."""
-        module = self.ddp.module.eval()
-        total = self.task.score(module, self._held_out)
-        module.train()
-        dist.all_reduce(total)
-        loss, right, count = total.tolist()
-        return loss / count, right / count
+    def evaluated(self) -> nn.Module:
+        module: nn.Module = self.ddp.module
+        return module
 
     def message_bytes(self) -> int:
         """That the hook has put into all-reduces so far; 0 where nobody counts them."""
         return self.attached.stats.message_bytes if self.attached else 0
 
 
-def alternate(trainings: list[Training], turn: int) -> list[Training]:
+R = TypeVar("R", bound=Replica)
+
+
+def alternate(trainings: list[R], turn: int) -> list[R]:
     """All of them; who comes first changes from turn to turn."""
     first = turn % len(trainings)
-    return list(itertools.islice(itertools.cycle(trainings), first, first + len(trainings)))
+    return trainings[first:] + trainings[:first]
+
+
+def sent_by_a_barrier(count: int = 20) -> Tensor:
+    """[bytes, packets]"""
+    dist.barrier()
+    before = sent()
+    for _ in range(count):
+        dist.barrier()
+    return (sent() - before) / count

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import mean
 
+from benchmarks.harness import inference
+from benchmarks.harness.inference import Paired
 from benchmarks.harness.report import markdown
-from benchmarks.studies.train import inference
+from benchmarks.studies.train import figures
 from benchmarks.studies.train.figures import (
     BAR_IN_WORDS,
     Goal,
@@ -15,7 +17,6 @@ from benchmarks.studies.train.figures import (
     interval,
     losses,
 )
-from benchmarks.studies.train.inference import Paired
 from benchmarks.studies.train.methods import UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES, Study
 from benchmarks.studies.train.variants import CONTROLS, EVERY, PRICED, Variant
@@ -85,11 +86,8 @@ def _changes(study: Study) -> list[str]:
     return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
 
 
-def variants(study: Study) -> str:
-    """The table of options, each beside the hook without it; empty if none was measured."""
+def _variants(study: Study) -> str:
     of = losses(study, "variants")
-    if not of:
-        return ""
     rows = []
     for label, by_seed in of.items():
         method = EVERY.get(label)
@@ -119,16 +117,11 @@ def variants(study: Study) -> str:
         "price beside that",
         "",
     )
-    return markdown(head, rows)
-
-
-def _variants(study: Study) -> str:
-    text = variants(study)
-    if not text:
-        return ""
     recipe = RECIPES["variants"]
-    return (
-        "## Options of hooks, one at a time\n\n"
+    text = figures.section(
+        "Options of hooks, one at a time",
+        head,
+        rows,
         f"{recipe['steps']} steps of the GPT of the part accuracy; the mean held-out loss of the "
         f"last {recipe['last']} evaluations. Differences are paired by seed, with 95 % "
         f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
@@ -136,12 +129,12 @@ def _variants(study: Study) -> str:
         "another one. The last difference is that of two prices: the price of the method less that "
         "of the method whose option it changes, each beside its own optimizer. An option helps "
         "if this interval is below 0. It does not help if the interval is above "
-        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.\n\n{text}\n"
+        f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.",
     )
+    return text and text + "\n"
 
 
-def long_training(study: Study) -> str:
-    """The table of the part "long"; empty if nothing was measured."""
+def _long(study: Study) -> str:
     of = losses(study, "long")
     rows = []
     for label, by_seed in of.items():
@@ -152,18 +145,13 @@ def long_training(study: Study) -> str:
             paired = difference(of, label, base_of(label))
             price = interval(paired) if paired else f"{both[0]:+.4f}"
         rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    return markdown(("method", "seeds", "loss", "difference (95 %)"), rows) if rows else ""
-
-
-def _long(study: Study) -> str:
-    text = long_training(study)
-    if not text:
-        return ""
-    return (
-        "## A long training\n\n"
+    return figures.section(
+        "A long training",
+        ("method", "seeds", "loss", "difference (95 %)"),
+        rows,
         f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
         "uncompressed training with the same optimizer, paired by seed; an interval needs two "
-        f"seeds.\n\n{text}"
+        "seeds.",
     )
 
 
@@ -190,16 +178,15 @@ def _held_out(study: Study) -> str:
             if label in CONTROLS:
                 price = "-"
             rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    if not rows:
-        return ""
     recipes = RECIPES["held-out-study"]
     size, schedule = recipes["another size"], recipes["another schedule"]
-    return (
-        "## Trainings that no default was chosen by\n\n"
+    return figures.section(
+        "Trainings that no default was chosen by",
+        ("what is new", "method", "seeds", "loss", "difference (95 %)"),
+        rows,
         "Fixed before the defaults were chosen. Another text: the C++ headers of PyTorch. Another "
         f"size: {size['layers']} layers, {size['dim']} wide. Another schedule: "
         f"{schedule['warmup']} steps of warm-up, then a constant learning rate that falls to 0 in "
         "a straight line over the last 30 % of the steps. Differences are from uncompressed "
-        "training with the same optimizer, paired by seed, with 95 % intervals.\n\n"
-        + markdown(("what is new", "method", "seeds", "loss", "difference (95 %)"), rows)
+        "training with the same optimizer, paired by seed, with 95 % intervals.",
     )

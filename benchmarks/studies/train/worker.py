@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from benchmarks.studies.train import cadence, hook_cpu, overlap, sharded, speed
+from benchmarks.studies.train import cadence, hook_cpu, overlap, speed
 
 PARTS = {
     "speed": speed.measure,
@@ -16,8 +16,8 @@ PARTS = {
     "compute-bound": speed.measure_single_steps,
     "overlap": overlap.measure,
     "hook-cpu": hook_cpu.measure,
-    "fsdp": sharded.measure_speed,
-    "fsdp-accuracy": sharded.measure_losses,
+    "fsdp": speed.measure_single_steps,
+    "fsdp-accuracy": speed.measure_losses,
     "cadence": cadence.measure,
     "cadence-accuracy": cadence.measure,
     "cadence-digits": cadence.measure,

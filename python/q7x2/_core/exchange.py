@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 28
 
 
-def gather(value: Any, kind: Any, group: ProcessGroup | None) -> list[Any]:
+def gather(
+    value: Any, kind: Any, group: ProcessGroup | None, device: torch.device | None = None
+) -> list[Any]:
     """What each rank gives, by rank; a collective call.
 
     Args:
         value: This rank's, of type ``kind``.
         kind: See :mod:`q7x2._core.json_values`; the same on all ranks.
         group: None: the default group.
+        device: Of the tensors that the group takes. None: the CPU, if it takes those of the CPU.
 
     Raises:
         MalformedMessageError: A rank has sent something else; it names the rank.
@@ -27,7 +30,7 @@ def gather(value: Any, kind: Any, group: ProcessGroup | None) -> list[Any]:
     import torch
     import torch.distributed as dist
 
-    device = _device_of(group)
+    device = device or _device_of(group)
     mine = torch.frombuffer(bytearray(dumps(value, kind).encode()), dtype=torch.uint8).to(device)
     count = torch.tensor([mine.numel()], dtype=torch.int64, device=device)
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size(group))]

@@ -11,9 +11,9 @@ _NAMES = {
     "delayed": ("PipelinedSGD", "PipelinedSGDStats"),
     "diloco": ("DiLoCo",),
     "diloco_clock": ("DiLoCoStats",),
+    "diloco_options": ("QuorumOptions",),
     "micro_batches": ("MicroBatchEvent", "MicroBatches"),
     "outer": ("OuterSGD",),
-    "quorum_diloco": ("QuorumDiLoCo", "QuorumDiLoCoStats"),
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from q7x2.cadence.delayed import PipelinedSGDStats as PipelinedSGDStats
     from q7x2.cadence.diloco import DiLoCo as DiLoCo
     from q7x2.cadence.diloco_clock import DiLoCoStats as DiLoCoStats
+    from q7x2.cadence.diloco_options import QuorumOptions as QuorumOptions
     from q7x2.cadence.micro_batches import MicroBatches as MicroBatches
     from q7x2.cadence.micro_batches import MicroBatchEvent as MicroBatchEvent
     from q7x2.cadence.outer import OuterSGD as OuterSGD
-    from q7x2.cadence.quorum_diloco import QuorumDiLoCo as QuorumDiLoCo
-    from q7x2.cadence.quorum_diloco import QuorumDiLoCoStats as QuorumDiLoCoStats

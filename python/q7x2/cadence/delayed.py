@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.groups import resolve_group
 from q7x2._core.option_checks import check_ratio, check_whole
 from q7x2._core.trained import trained_parameters
@@ -53,7 +54,7 @@ class _Message:
     work: Any
 
 
-class PipelinedSGD:
+class PipelinedSGD(Ending):
     """Data-parallel training with updates one step late, or with only the largest changes sent.
 
     With ``delay=1`` a step applies the mean gradient of the step before, and that of this step
@@ -66,7 +67,7 @@ class PipelinedSGD:
     >>> for x, y in batches:
     ...     loss_of(model(x), y).backward()
     ...     updates.step()
-    >>> updates.flush()
+    >>> updates.finish()
 
     All ranks make it together, without DDP, and call :meth:`step` equally often. They start with
     the weights of rank 0. Gradients may be accumulated over several backwards. Works over any
@@ -156,11 +157,15 @@ class PipelinedSGD:
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Apply all that is on its way, at the end of a training or before an evaluation.
+        """Apply all that is on its way, for example before an evaluation.
 
         Residuals stay. Raises the same as :meth:`step`.
         """
         self._apply_all_but(0)
+
+    def finish(self) -> None:
+        """:meth:`flush` at the end of the training."""
+        self.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of what goes on, on this rank; waits for messages on the way.

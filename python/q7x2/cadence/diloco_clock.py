@@ -23,19 +23,32 @@ class DiLoCoStats:
         message_bytes: The bytes that went into all-reduces instead; for selections an estimate. On
             the wire each rank sends and receives 2 (n - 1) / n times as many. With a selection it
             is up to n times as many, because a sum has every element that any rank has selected.
+            With a quorum each rank sends them to all others.
         compute_seconds: Seconds between synchronisations: the caller's forward and backward, and
             the inner optimizer.
         waited_seconds: Seconds in which ``step`` waited for messages. The rest of ``step``'s own
             time counts in neither.
+        counted: With a quorum, the number of outer steps that this rank's outer gradient was part
+            of.
+        missed: With a quorum, the number of outer steps that were closed without it, and that this
+            rank followed.
+        skipped: With a quorum, the number of outer steps after which this rank took the weights of
+            another one, because it was far behind.
+        staleness: With a quorum, the number of outer steps in a row in which this rank's outer
+            gradients have not counted.
     """
 
-    steps: int
-    outer_steps: int
-    rolled_back: int
-    signal_bytes: int
-    message_bytes: int
-    compute_seconds: float
-    waited_seconds: float
+    steps: int = 0
+    outer_steps: int = 0
+    rolled_back: int = 0
+    signal_bytes: int = 0
+    message_bytes: int = 0
+    compute_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    counted: int = 0
+    missed: int = 0
+    skipped: int = 0
+    staleness: int = 0
 
     @property
     def utilisation(self) -> float:

@@ -6,13 +6,9 @@ who is furthest, and whose weights are to be replaced by those of that rank.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
@@ -41,13 +37,11 @@ class Member:
     """What a rank says of itself when a group is made.
 
     Attributes:
-        recipe: What must be equal on all ranks, line by line.
         is_new: It has not trained with the others.
         versions: Of its fragments.
         due: Of its fragments: the step at which the next outer gradient leaves, or None.
     """
 
-    recipe: list[str]
     is_new: bool
     position: Position
     versions: list[int] = field(default_factory=list)
@@ -57,42 +51,6 @@ class Member:
     def progress(self) -> tuple[bool, int, int]:
         """Comes after that of members that are behind."""
         return not self.is_new, sum(self.versions), self.position.step
-
-    def text(self) -> str:
-        return json.dumps(vars(self) | {"position": vars(self.position)})
-
-    @staticmethod
-    def of(text: str) -> Member:
-        values: dict[str, Any] = json.loads(text)
-        return Member(**values | {"position": Position(**values["position"])})
-
-
-def gather(group: ProcessGroup, mine: Member, device: torch.device) -> list[Member]:
-    """Everybody's, by rank. Works for groups that are not registered with torch.distributed."""
-    data = torch.tensor(list(mine.text().encode()), dtype=torch.uint8, device=device)
-    length = torch.tensor([data.numel()], device=device)
-    lengths = [torch.empty_like(length) for _ in range(group.size())]
-    dist.all_gather(lengths, length, group=group)
-    longest = max(int(each) for each in lengths)
-    rows = [data.new_empty(longest) for _ in lengths]
-    padded = torch.cat([data, data.new_zeros(longest - data.numel())])
-    dist.all_gather(rows, padded, group=group)
-    return [
-        Member.of(bytes(row[: int(length)].tolist()).decode())
-        for row, length in zip(rows, lengths, strict=True)
-    ]
-
-
-def check_recipes(members: Sequence[Member]) -> None:
-    """Raises ValueError, on all ranks, if one trains what another does not."""
-    for rank, member in enumerate(members):
-        for first, other in zip_longest(members[0].recipe, member.recipe):
-            if first != other:
-                raise ValueError(
-                    "all ranks must make the same DiLoCo of the same model, but rank 0 has "
-                    f"{first or 'nothing more'} where rank {rank} of the group has "
-                    f"{other or 'nothing more'}"
-                )
 
 
 def catch_up(
@@ -123,9 +81,3 @@ def catch_up(
         fragment.contributes = leader.is_new or (fragment.contributes and not mine.is_new)
         fragment.version, fragment.due = version, leader.due[fragment.index]
     return leader.position
-
-
-def recipe_lines(recipe: Mapping[str, Any], shapes: Mapping[str, str]) -> list[str]:
-    """What must be equal, in the words of an error message."""
-    options = [f"{name}={value!r}" for name, value in recipe.items()]
-    return options + [f"{name} of shape {shape}" for name, shape in shapes.items()]

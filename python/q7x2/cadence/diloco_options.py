@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from q7x2._core.option_checks import (
     check_codec,
     check_edges,
     check_factor,
+    check_flags,
     check_ratio,
     check_seed,
     check_strings,
@@ -27,6 +29,55 @@ Named = Sequence[tuple[str, Tensor]]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _INNER_STATES = ("keep", "average")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumOptions:
+    """Outer steps of a :class:`DiLoCo` that wait for no rank in particular.
+
+    An outer step is closed by ``need`` of the n ranks, and ``grace`` seconds later at most. Ranks
+    agree as those of :class:`q7x2.late.QuorumSGD` do, and share the same weights, bit for bit. A
+    rank that was late takes the shared weights. What it has learnt becomes a part of its next outer
+    gradient, unless it would be older than ``staleness`` outer steps.
+
+    >>> quorum = q7x2.cadence.QuorumOptions(need=3, grace=2.0)
+    >>> diloco = q7x2.cadence.DiLoCo(model, inner, sync_every=30, quorum=quorum)
+    >>> while diloco.outer_steps < 100:
+    ...     loss_of(model(x), y).backward()
+    ...     diloco.step(tokens=x.numel())
+    ...     diloco.zero_grad()
+    >>> diloco.finish()
+
+    The model must be a plain module on the CPU, ``sync_every`` an int, and ``fragments``,
+    ``overlap``, ``blend``, ``inner_state`` and ``edges`` are left at their defaults.
+
+    Args:
+        need: How many outer gradients close an outer step: more than half of the ranks. None: all
+            but one.
+        grace: Seconds that an outer step waits for further ranks once it has enough.
+        takeover: Seconds that the ranks wait for the one that closes the step, if it is stopped.
+        staleness: The largest number of outer steps by which a rank's progress may be late and
+            still count. 0: late progress is dropped.
+        balance: Slower ranks take fewer inner steps per outer step, so that all arrive together:
+            ``sync_every`` times the time of a step on the fastest rank, divided by their own.
+        timeout: After how long an outer step that cannot be closed raises; a float means seconds.
+            None: the group's.
+
+    Raises:
+        ValueError: An option is out of range; from :class:`DiLoCo`, the group is too small, or
+            another option or the model does not go with a quorum.
+    """
+
+    need: int | None = None
+    grace: float = 1.0
+    takeover: float = 1.0
+    staleness: int = 1
+    balance: bool = False
+    timeout: timedelta | float | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(balance=self.balance)
+        check_whole("staleness", self.staleness, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +129,31 @@ class DiLoCoOptions:
         if not load().Codec(self.compressor).keeps_error:
             raise ValueError(
                 f"compressor must be a codec with error feedback, which {self.compressor!r} is not"
+            )
+
+    def check_goes_with_quorum(self) -> None:
+        """Raise ValueError for an option that needs all ranks."""
+        from q7x2._core.extension import load
+
+        check_whole("sync_every with a quorum", self.sync_every, 1)
+        for name, default in (
+            ("fragments", 1),
+            ("overlap", 0),
+            ("blend", 0.0),
+            ("inner_state", "keep"),
+            ("edges", "auto"),
+        ):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} needs outer steps of all ranks: with a quorum it must be {default!r}, "
+                    f"got {getattr(self, name)!r}"
+                )
+        if self.outer.divide_by_rate:
+            raise ValueError("divide_by_rate needs the rates of all ranks: not with a quorum")
+        if self.compressor is not None and not load().Codec(self.compressor).has_messages:
+            raise ValueError(
+                f"compressor: {self.compressor!r} cannot encode the data of one rank alone, which "
+                "a quorum needs"
             )
 
     @property

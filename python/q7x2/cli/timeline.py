@@ -1,4 +1,4 @@
-"""``q7x2 plan timeline``: a step with ``overlap="forward"``, as predicted and as measured."""
+"""``q7x2 plan timeline``: a step with forward overlap, as predicted and as measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def add_parser(commands: Any) -> None:
     """Add ``timeline`` to the subcommands of ``q7x2 plan``."""
     parser = commands.add_parser(
-        "timeline", help="show a training step with overlap='forward', predicted and measured"
+        "timeline", help="show a training step with forward overlap, predicted and measured"
     )
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="what attached.timeline.save(FILE) has written"

@@ -22,11 +22,12 @@ from q7x2.fsdp.torch_internals import check_entry_points, install, param_groups,
 from q7x2.fsdp.traffic import Part, Traffic
 from q7x2.hooks.base import check_patterns
 from q7x2.hooks.options import Allreduce
-from q7x2.hooks.runner import _check_agreement, make_runner, part_of, place_in
+from q7x2.hooks.runner import check_same_hook, make_runner, part_of, place_in
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from q7x2._C import HookRunner
     from q7x2.hooks.options import HookOptions
 
 _Named = list[tuple[str, torch.Tensor]]
@@ -99,7 +100,7 @@ class ShardedModel:
     def _steers_replicas(self) -> bool:
         return not isinstance(self.options.replica_hook, (Allreduce, type(None)))
 
-    def _steering(self, runner: Any, device: torch.device) -> Steering:
+    def _steering(self, runner: HookRunner | None, device: torch.device) -> Steering:
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         return Steering(
             self.options,
@@ -123,7 +124,7 @@ class ShardedModel:
             step: From which the hook goes on, on all ranks.
             is_steered: Policies decide how gradients travel.
         """
-        _check_agreement(self.asked, self.widest, self.whole, threads, step)  # type: ignore[arg-type]
+        check_same_hook(self.asked, self.widest, self.whole, threads, step)
         device = self.groups[0][2].device
         runner = None
         if self.options.replica_hook is not None:

@@ -71,6 +71,8 @@ def _driver(policies: Sequence[Policy], traffic: Traffic) -> PolicyDriver | None
 class AttachedSharded(Attached):
     """Compressed FSDP2 at work on one model; made by :func:`attach`."""
 
+    _runner: Traffic
+
     @property
     def stats(self) -> ShardedStats:
         return ShardedStats(**self._runner.stats())
@@ -134,8 +136,8 @@ class AttachedSharded(Attached):
             self._model.set_requires_gradient_sync(True)
 
     def _mean(self, loss: float) -> float:
-        mean: float = self._runner.steering.mean(loss)
-        return mean
+        assert self._runner.steering is not None
+        return self._runner.steering.mean(loss)
 
     def _notice_loads(self, model: Any) -> None:
         """Weights that are loaded from now on are sent whole."""

@@ -14,8 +14,9 @@ from q7x2._core.option_checks import (
     check_strings,
     check_whole,
 )
+from q7x2._core.renamed import renamed
 from q7x2.hooks.attached import HookStats
-from q7x2.hooks.base import matches, renamed
+from q7x2.hooks.base import matches
 
 if TYPE_CHECKING:
     from q7x2.hooks.base import HookOptions

@@ -27,6 +27,7 @@ from q7x2.fsdp.messages import Sum
 from q7x2.fsdp.torch_internals import at_end_of_backward, is_backward_running, takes_late_gradients
 
 if TYPE_CHECKING:
+    from q7x2._C import HookRunner
     from q7x2.fsdp.facts import WireClock
 
 
@@ -61,7 +62,7 @@ class Reductions:
 
     def __init__(
         self,
-        replicas: Any,
+        replicas: HookRunner | None,
         after_step: Callable[[bool], None],
         after_failure: Callable[[], None],
         checks_finite: bool,
@@ -137,7 +138,7 @@ class Reductions:
     def _start_replicas(self, entry: _Entry) -> None:
         entry.row = entry.sum.wait()
         self._notice_end(entry)
-        if entry.needs_replicas:
+        if self._replicas is not None and entry.needs_replicas:
             entry.row = entry.row.to(entry.dtype)
             entry.future = self._replicas.reduce_tensor(
                 entry.member.index, entry.row, self._is_first
@@ -168,7 +169,7 @@ class Reductions:
         try:
             with torch.no_grad():
                 self._land_all()
-                if not self._is_first:
+                if self._replicas is not None and not self._is_first:
                     self._replicas.end_reductions()
                 self._after_step(self._is_finite)
         except BaseException:

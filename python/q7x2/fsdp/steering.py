@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from q7x2._core.random_keys import key_of
+from q7x2._core.runner import GradientSums
 from q7x2.fsdp.facts import FactTable, WireClock, ranks_in, summed
-from q7x2.fsdp.treatments import GroupTreatment, Row, check_compressor, check_rows, combined
+from q7x2.fsdp.treatments import GroupTreatment, check_compressor, check_rows, combined
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from q7x2._C import HookRunner
+    from q7x2._core.runner import Row, StepFacts
     from q7x2.fsdp.layout import Layout
     from q7x2.fsdp.options import Sharded
     from q7x2.fsdp.scatter import Scatter
@@ -47,7 +50,7 @@ class Steering:
         options: Sharded,
         sharded: _Named,
         reduced: _Named,
-        replicas: Any,
+        replicas: HookRunner | None,
         groups: Sequence[ProcessGroup],
         device: torch.device,
     ) -> None:
@@ -65,7 +68,7 @@ class Steering:
         self._measures = False
         self._candidates: list[str] = []
         self._table: FactTable | None = None  # of the step under way
-        self._facts: dict[str, Any] | None = None  # of the last one
+        self._facts: StepFacts | None = None  # of the last one
 
     def follow(self, scatter: Scatter) -> None:
         """Policies decide about this reduce-scatter, and measure it."""
@@ -120,10 +123,12 @@ class Steering:
             values = torch.cat([values, table.rows.view(-1)])
         sums = summed(values, self._groups, self._device)
         ranks = ranks_in(self._groups)
-        gradients = {}
+        gradients: dict[int, tuple[float, float, float, Sequence[float]]] = {}
         if table is not None:
             rows = sums[3:].view_as(table.rows).tolist()
-            gradients = {n: (*rows[n][:3], rows[n][3:]) for n in sorted(table.seen)}
+            for n in sorted(table.seen):
+                gradient, residual, uses, *errors = rows[n]
+                gradients[n] = GradientSums(gradient, residual, uses, errors)
         self._table = None
         self._facts = {
             "step": step,
@@ -138,17 +143,17 @@ class Steering:
         """Their facts are sums over the replicas already, so one replica tells them."""
         if not self._measures:
             return
-        for number, one in gradients.items():
+        for number, sums in gradients.items():
             position = len(self._numbers) + number
             self._step_table().seen.add(position)
             if self._is_first_replica:
-                self._step_table().add(position, *one)
+                self._step_table().add(position, *GradientSums(*sums))
 
     def drop_step(self) -> None:
         """The step has failed, or the state is another one: nothing is known of it."""
         self._table = self._facts = None
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         """Of the last step, once."""
         facts, self._facts = self._facts, None
         return facts

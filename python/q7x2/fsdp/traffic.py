@@ -16,11 +16,11 @@ from q7x2.fsdp.torch_internals import prefetch_forward
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from q7x2._C import HookRunner
+    from q7x2._core.runner import HookTensors, Row, StepFacts
     from q7x2.fsdp.scatter import Residual, Scatter
     from q7x2.fsdp.steering import Steering
-    from q7x2.fsdp.treatments import Row
 
-_Tensors = dict[str, dict[str, torch.Tensor]]
 # Kinds of state. What each rank has for itself:
 _RESIDUAL = "gradient_residual"
 # And what all ranks share:
@@ -28,7 +28,7 @@ _WEIGHTS = "gathered_weights"
 _SENDS_NEXT = "sends_next"
 
 
-def without_weights(shared: _Tensors) -> _Tensors:
+def without_weights(shared: HookTensors) -> HookTensors:
     """The same state, but of a model whose weights were never gathered."""
     return {kind: shared[kind] for kind in shared if kind not in (_WEIGHTS, _SENDS_NEXT)}
 
@@ -66,7 +66,7 @@ class Traffic:
 
     def __init__(
         self,
-        replicas: Any,
+        replicas: HookRunner | None,
         process_groups: Sequence[ProcessGroup],
         device: torch.device,
         may_skip: bool,
@@ -132,7 +132,7 @@ class Traffic:
         assert self.steering is not None
         self.steering.decide(rows, measures, candidates)
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         assert self.steering is not None
         return self.steering.take_facts()
 
@@ -183,10 +183,10 @@ class Traffic:
         if self._replicas is not None:
             self._replicas.detach()
 
-    def save(self) -> tuple[_Tensors, _Tensors, int]:
+    def save(self) -> tuple[HookTensors, HookTensors, int]:
         self._check_between_steps()
-        shared: _Tensors = {}
-        local: _Tensors = {}
+        shared: HookTensors = {}
+        local: HookTensors = {}
         if self._replicas is not None:
             shared, local, _ = self._replicas.save()
         for part in self.parts:
@@ -198,7 +198,7 @@ class Traffic:
                 shared.setdefault(_SENDS_NEXT, {})[part.name] = torch.tensor([sends_next])
         return shared, local, self.reductions.step
 
-    def load(self, shared: _Tensors, local: _Tensors, step: int) -> None:
+    def load(self, shared: HookTensors, local: HookTensors, step: int) -> None:
         self._check_between_steps()
         if self.steering is not None:
             self.steering.drop_step()

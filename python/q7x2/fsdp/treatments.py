@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from q7x2._core.extension import load
+from q7x2._core.runner import Row
 from q7x2.fsdp.options import check_fixed
-
-Row = tuple[bool, bool, str]  # whole, skip, compressor or "", as the policies' driver has it
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ def combined(rows: Sequence[Row], codec: str) -> GroupTreatment:
         rows: Of the compressed parameters of the group.
         codec: What the hook's options say.
     """
-    named = [name or codec for whole, skip, name in rows if not (whole or skip)]
-    if any(whole for whole, _, _ in rows):
+    named = [row.compressor or codec for row in rows if not (row.whole or row.skip)]
+    if any(row.whole for row in rows):
         return GroupTreatment(codec, is_whole=True)
     if rows and not named:
         return GroupTreatment(codec, is_skipped=True)
@@ -53,10 +52,10 @@ def combined(rows: Sequence[Row], codec: str) -> GroupTreatment:
 
 def check_rows(rows: Sequence[Row], keeps_residuals: bool) -> None:
     """Raise ValueError for a treatment that a reduce-scatter cannot have."""
-    for _, skip, name in rows:
-        if name:
-            check_compressor(name)
-        if skip and not keeps_residuals:
+    for row in rows:
+        if row.compressor:
+            check_compressor(row.compressor)
+        if row.skip and not keeps_residuals:
             raise ValueError(
                 "gradients can be skipped only by a hook that keeps residuals of them: expected "
                 "q7x2.Sharded(use_error_feedback=True)"

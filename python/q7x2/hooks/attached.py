@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from q7x2._core import hook_state
 from q7x2._core.hook_state import HookStateError as HookStateError
+from q7x2._core.renamed import renamed_attributes
 from q7x2.hooks.residuals import MeasuredRunner
 from q7x2.hooks.runner import (
     check_has_no_hook,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    from q7x2._C import HookRunner
+    from q7x2._core.runner import HookTensors, Runner
     from q7x2.hooks.options import HookOptions
 
 
@@ -71,6 +74,7 @@ class HookEvent:
     end: float
 
 
+@renamed_attributes(step="steps")
 class Attached(ObeysPolicies):
     """A hook at work on one model; made by :func:`attach`.
 
@@ -80,7 +84,7 @@ class Attached(ObeysPolicies):
 
     def __init__(
         self,
-        runner: Any,
+        runner: Runner,
         options: HookOptions,
         parameters: list[tuple[str, torch.Tensor]],
         rank: int,
@@ -98,7 +102,7 @@ class Attached(ObeysPolicies):
         self._scaler = scaler
         self._loss_scale: float = scaler.get_scale() if scaler is not None else 1.0
         self._removable: list[Any] = []
-        self._calls: list[Callable[[], None]] = []  # before each forward
+        self._calls: list[Callable[[], object]] = []  # before each forward
         self._is_detached = False
         self._optimizer: torch.optim.Optimizer | None = None
         self._rate: float | None = None  # that residuals are to be applied at
@@ -111,14 +115,14 @@ class Attached(ObeysPolicies):
     @property
     def number(self) -> int:
         """The number of this hook in :func:`q7x2.stats`, in metrics and in the ledger."""
-        number: int = self._runner.number
-        return number
+        if not isinstance(self._runner, MeasuredRunner):
+            raise AttributeError("only the hook of a DistributedDataParallel has a number")
+        return self._runner.number
 
     @property
-    def step(self) -> int:
+    def steps(self) -> int:
         """Reductions so far, those before a loaded state's checkpoint included."""
-        step: int = self._runner.step
-        return step
+        return self._runner.step
 
     def trace(self, enabled: bool = True) -> None:
         """Record from now on what :meth:`take_events` returns, or stop.
@@ -142,6 +146,27 @@ class Attached(ObeysPolicies):
         if new != old:
             self._runner.rescale(new / old)
         self._loss_scale = self._loss_scale * new / old
+
+    def set_momentum(self, momentum: Mapping[str, torch.Tensor]) -> None:
+        """Replace the momentum that the hook sends: an optimizer has seen clipped gradients.
+
+        All ranks call it between the same steps, with equal values.
+
+        Args:
+            momentum: By the name of the parameter, of the gradients without a loss scale.
+                Parameters that are left out keep theirs. Those that the hook does not reduce are
+                ignored.
+
+        Raises:
+            ValueError: The hook has no momentum that all ranks share.
+        """
+        shared, local, step = self._runner.save()
+        if "momentum" not in shared:
+            raise ValueError(f"{self.options!r} has no momentum that all ranks share")
+        kept = shared["momentum"]
+        for name in kept.keys() & momentum.keys():
+            kept[name] = momentum[name].float() * self._loss_scale
+        self._runner.load(shared, local, step)
 
     def detach(self) -> None:
         """Reduce gradients as DDP does without a hook from now on, and drop the state.
@@ -172,7 +197,7 @@ class Attached(ObeysPolicies):
         parameters = reduced_parameters(ddp)
         if hook_state.shapes_of(parameters) != self._shapes:
             raise ValueError("rebind needs the same model: names or shapes of parameters differ")
-        runner = make_runner(
+        made = make_runner(
             self.options,
             ddp.process_group,
             parameters,
@@ -181,8 +206,9 @@ class Attached(ObeysPolicies):
             step=step,
         )
         place = place_in(ddp.process_group)
+        runner: HookRunner | MeasuredRunner = made
         if isinstance(self._runner, MeasuredRunner):
-            runner = self._runner.moved_to(runner, is_first=place[0] == 0)
+            runner = self._runner.moved_to(made, is_first=place[0] == 0)
         local = hook_state.without_lost_ranks(local)
         if self._driver is not None:
             self._driver.start(runner, step)
@@ -192,7 +218,7 @@ class Attached(ObeysPolicies):
         self._move(ddp, runner, place, part_of(ddp.process_group))
 
     def _move(
-        self, model: torch.nn.Module, runner: Any, place: tuple[int, int], part: str | None
+        self, model: torch.nn.Module, runner: Runner, place: tuple[int, int], part: str | None
     ) -> None:
         """Leave the model so far, and be at work on ``model`` with ``runner``.
 
@@ -242,7 +268,9 @@ class Attached(ObeysPolicies):
         }
         return self._state(shared, ranks, step) | {"world_size": world_size}
 
-    def _state(self, shared: Any, local: Any, step: int) -> dict[str, Any]:
+    def _state(
+        self, shared: HookTensors, local: Mapping[str, HookTensors], step: int
+    ) -> dict[str, Any]:
         policies = {} if self._driver is None else {"policies": self._driver.to_text()}
         return {
             **policies,
@@ -305,6 +333,10 @@ class Attached(ObeysPolicies):
         self._driver, self._model = driver, ddp
         self._before_forward(ddp, lambda: driver.follow(self._runner))
 
+    def _sample(self, ddp: DistributedDataParallel) -> None:
+        """Take the measurements of each step, which no policy asks for."""
+        self._before_forward(ddp, lambda: self._runner.take_facts())
+
     def _load_policies(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Policies come first: what they decide is part of the state. Returns what they had."""
         if self._driver is None:
@@ -333,7 +365,7 @@ class Attached(ObeysPolicies):
             self._runner.rescale(self._rate / rate)
         self._rate = rate
 
-    def _before_forward(self, model: torch.nn.Module, call: Callable[[], None]) -> None:
+    def _before_forward(self, model: torch.nn.Module, call: Callable[[], object]) -> None:
         self._calls.append(call)
         self._removable.append(model.register_forward_pre_hook(_BeforeForward(call)))
 
@@ -346,7 +378,7 @@ class Attached(ObeysPolicies):
 class _BeforeForward:
     """In a model's copies it does nothing: they have no hook."""
 
-    def __init__(self, call: Callable[[], None] | None = None) -> None:
+    def __init__(self, call: Callable[[], object] | None = None) -> None:
         self._call = call
 
     def __call__(self, *_: Any) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from q7x2._core.option_checks import check_strings, check_whole
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 NamedParameters = Sequence["tuple[str, torch.Tensor]"]
-Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -66,25 +64,6 @@ def check_patterns(patterns: Sequence[str], parameters: NamedParameters, option:
                 f"{option}: no parameter's name matches {pattern!r}; the names begin with "
                 f"{', '.join(name for name, _ in parameters[:5])}"
             )
-
-
-def renamed(**names: str) -> Callable[[type[Options]], type[Options]]:
-    """A class decorator: an argument of an old name raises TypeError, which says the new one."""
-
-    def decorate(options: type[Options]) -> type[Options]:
-        init = options.__init__
-
-        @functools.wraps(init)
-        def checked(self: Options, *args: Any, **given: Any) -> None:
-            for old, new in names.items():
-                if old in given:
-                    raise TypeError(f"{options.__name__} has no argument {old!r}: use {new!r}")
-            init(self, *args, **given)
-
-        options.__init__ = checked  # type: ignore[assignment]
-        return options
-
-    return decorate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from q7x2._core.option_checks import (
     check_ratio,
     check_whole,
 )
-from q7x2.hooks.base import FullPrecision, Job, check_patterns, renamed
+from q7x2._core.renamed import renamed
+from q7x2.hooks.base import FullPrecision, Job, check_patterns
 
 if TYPE_CHECKING:
     import torch

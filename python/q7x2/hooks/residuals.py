@@ -9,11 +9,16 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from q7x2._core import observers
-from q7x2.policy.policy import Facts, GradientFacts
+from q7x2._core.runner import GradientSums, Row
+from q7x2.policy.policy import Facts, facts_of
+
+if TYPE_CHECKING:
+    from q7x2._C import HookRunner
+    from q7x2._core.runner import HookTensors, StepFacts
 
 VARIABLE = "Q7X2_MEASURE_RESIDUALS"
 
@@ -34,7 +39,7 @@ def measure_every() -> int:
 
 
 class MeasuredRunner:
-    """A HookRunner whose measurements are remembered. Other methods are those of the runner.
+    """A HookRunner whose measurements are remembered.
 
     Args:
         runner: The HookRunner.
@@ -46,7 +51,7 @@ class MeasuredRunner:
 
     def __init__(
         self,
-        runner: Any,
+        runner: HookRunner,
         name: str,
         parameters: Sequence[str],
         is_first: bool,
@@ -58,16 +63,41 @@ class MeasuredRunner:
         self._runner, self._is_first = runner, is_first
         self._parameters = list(parameters)
         self._every = measure_every()
-        self._told: tuple[Any, bool, list[str]] = ([], False, [])  # by policies
+        self._told: tuple[Sequence[Row], bool, Sequence[str]] = ([], False, [])  # by policies
         self._measures = False
         self._next_step = 0
         self._sample()
         _hooks[self.number] = self
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
+    @property
+    def step(self) -> int:
+        return self._runner.step
 
-    def moved_to(self, runner: Any, is_first: bool) -> MeasuredRunner:
+    def register(self, reducer: Any) -> None:
+        self._runner.register(reducer)
+
+    def expect_fewer_buckets(self) -> None:
+        self._runner.expect_fewer_buckets()
+
+    def detach(self) -> None:
+        self._runner.detach()
+
+    def rescale(self, factor: float) -> None:
+        self._runner.rescale(factor)
+
+    def save(self) -> tuple[HookTensors, HookTensors, int]:
+        return self._runner.save()
+
+    def stats(self) -> dict[str, Any]:
+        return self._runner.stats()
+
+    def trace(self, enabled: bool) -> None:
+        self._runner.trace(enabled)
+
+    def take_events(self) -> list[dict[str, Any]]:
+        return self._runner.take_events()
+
+    def moved_to(self, runner: HookRunner, is_first: bool) -> MeasuredRunner:
         """The same hook with another HookRunner, which knows nothing of policies yet."""
         return MeasuredRunner(runner, self.name, self._parameters, is_first, self.number)
 
@@ -76,19 +106,19 @@ class MeasuredRunner:
         """Whether steps are measured that no policy asks for."""
         return self._every > 0
 
-    def decide(self, rows: Any, measures: bool, candidates: list[str]) -> None:
+    def decide(self, rows: Sequence[Row], measures: bool, candidates: Sequence[str]) -> None:
         measures_too = measures or self._is_sampled()
         self._runner.decide(rows, measures_too, candidates if measures else [])
         self._told, self._measures = (rows, measures, candidates), measures_too
 
-    def load(self, shared: Any, local: Any, step: int) -> None:
+    def load(self, shared: HookTensors, local: HookTensors, step: int) -> None:
         self._runner.load(shared, local, step)
         self._next_step = step
         self._sample()
 
-    def take_facts(self) -> dict[str, Any] | None:
+    def take_facts(self) -> StepFacts | None:
         """As the runner's. Policies see only what they have asked for: sampling changes nothing."""
-        raw: dict[str, Any] | None = self._runner.take_facts()
+        raw = self._runner.take_facts()
         if raw is None:
             return None
         if raw["gradients"] and raw["is_finite"]:
@@ -107,10 +137,10 @@ class MeasuredRunner:
         if (self._told[1] or self._is_sampled()) != self._measures:
             self.decide(*self._told)
 
-    def _note(self, raw: Mapping[str, Any]) -> None:
+    def _note(self, raw: StepFacts) -> None:
         gradients = {
-            self._parameters[number]: GradientFacts(gradient**0.5, residual**0.5, round(uses))
-            for number, (gradient, residual, uses, _) in sorted(raw["gradients"].items())
+            self._parameters[number]: facts_of(GradientSums(*sums))
+            for number, sums in sorted(raw["gradients"].items())
         }
         self.last = Facts(raw["step"], gradients=gradients)
         if observers.residuals_measured and self._is_first:
@@ -123,7 +153,7 @@ class MeasuredRunner:
                     name,
                     one.gradient,
                     one.residual,
-                    _text(treatments.get(name, (False, False, ""))),
+                    _text(treatments.get(name, Row(False, False, ""))),
                 )
                 for name, one in gradients.items()
             ]
@@ -131,9 +161,8 @@ class MeasuredRunner:
                 take(rows)
 
 
-def _text(treatment: tuple[bool, bool, str]) -> str:
-    whole, skip, compressor = treatment
-    return "whole" if whole else "skip" if skip else compressor
+def _text(row: Row) -> str:
+    return "whole" if row.whole else "skip" if row.skip else row.compressor
 
 
 def of_process() -> list[dict[str, Any]]:

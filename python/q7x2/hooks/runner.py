@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,14 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
+    from q7x2._C import HookRunner
     from q7x2.hooks.options import HookOptions
+    from q7x2.hooks.residuals import MeasuredRunner
 
 
-def register(ddp: DistributedDataParallel, runner: Any, hook: HookOptions) -> None:
+def register(
+    ddp: DistributedDataParallel, runner: HookRunner | MeasuredRunner, hook: HookOptions
+) -> None:
     expect_buckets(ddp, runner)
     runner.register(ddp.reducer)
     ddp.register_forward_pre_hook(_check_divisor)
@@ -38,7 +41,7 @@ def check_has_no_hook(ddp: DistributedDataParallel) -> None:
         )
 
 
-def expect_buckets(ddp: DistributedDataParallel, runner: Any) -> None:
+def expect_buckets(ddp: DistributedDataParallel, runner: HookRunner | MeasuredRunner) -> None:
     """Tells the hook if DDP reduces no buckets whose parameters are unused."""
     if getattr(ddp, "skip_all_reduce_unused_params", False):
         runner.expect_fewer_buckets()
@@ -89,27 +92,19 @@ def part_of(group: ProcessGroup) -> str | None:
     return f"group_{first}" if first > 0 else None
 
 
-def _check_agreement(
-    hook: HookOptions,
+def check_same_hook(
+    hook: object,
     group: ProcessGroup,
     parameters: list[tuple[str, torch.Tensor]],
     threads: int,
     step: int,
 ) -> None:
-    """Raises ValueError, on all ranks, where one attaches what another does not."""
-    from q7x2._core.exchange import gather
+    """Raise ValueError, on all ranks, if one attaches what another does not."""
+    from q7x2._core.agreement import check_agreement
 
-    mine = [repr(hook), f"threads={threads}", f"step={step}", f"{VARIABLE}={measure_every()}"]
-    mine += [f"{name} of shape {list(p.shape)}, {p.dtype}" for name, p in parameters]
-    everybody = gather(mine, list[str], group)
-    for rank, its in enumerate(everybody):
-        for a, b in itertools.zip_longest(everybody[0], its):
-            if a != b:
-                raise ValueError(
-                    "all ranks must attach the same hook to the same model, but rank 0 has "
-                    f"{a or 'nothing more'} where rank {rank} of the group has "
-                    f"{b or 'nothing more'}"
-                )
+    options = {"hook": repr(hook), "threads": threads, "step": step, VARIABLE: measure_every()}
+    shapes = {f"parameter {name}": f"{list(p.shape)} of {p.dtype}" for name, p in parameters}
+    check_agreement("hook of the same model", options | shapes, group)
 
 
 def make_runner(
@@ -122,7 +117,7 @@ def make_runner(
     serves_many_models: bool = False,
     may_skip: bool = False,
     step: int = 0,
-) -> Any:
+) -> HookRunner:
     """``hook`` at work in a thread of its own, over process groups like ``group``, with its ranks,
     backend, options and timeout; a collective call.
 
@@ -139,13 +134,16 @@ def make_runner(
     group = resolve_group(group)
     if any(p.is_complex() for _, p in parameters) and not isinstance(hook, Allreduce):
         raise ValueError("the parameters are complex, which of all hooks only Allreduce takes")
-    _check_agreement(hook, group, parameters, threads, step)
+    check_same_hook(hook, group, parameters, threads, step)
     device = device or parameters[0][1].device
     on_q7x2 = is_on_q7x2(group, device)
     factory = hook.factory(Job(parameters, on_q7x2, are_shards))
     with _unchecked():
         lanes = [group_like(group, device) for _ in range(hook.lanes(on_q7x2))]
-    return load().HookRunner(lanes, parameters, factory, threads, serves_many_models, may_skip)
+    runner: HookRunner = load().HookRunner(
+        lanes, parameters, factory, threads, serves_many_models, may_skip
+    )
+    return runner
 
 
 @contextmanager

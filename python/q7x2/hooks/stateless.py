@@ -2,7 +2,7 @@
 
 # No postponed annotations: DDP compares those of a hook with its own classes.
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,11 +12,16 @@ from torch.distributed import ProcessGroup
 from q7x2.hooks.options import Allreduce, HookOptions, Quantize
 from q7x2.hooks.runner import make_runner
 
+if TYPE_CHECKING:
+    from q7x2._C import HookRunner
+
 # These hooks keep no state, so the models that share a process group share a runner.
-_stateless: weakref.WeakKeyDictionary[Any, dict[HookOptions, Any]] = weakref.WeakKeyDictionary()
+_stateless: weakref.WeakKeyDictionary[Any, dict[HookOptions, "HookRunner"]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def hand_over(bucket: GradBucket, runner: Any) -> torch.futures.Future[torch.Tensor]:
+def hand_over(bucket: GradBucket, runner: "HookRunner") -> torch.futures.Future[torch.Tensor]:
     """Let a runner reduce a bucket; the future is one that DDP takes."""
     future: torch.futures.Future[torch.Tensor] = runner.reduce(bucket)
     return future.then(_value)  # DDP wants a future of a Python object from a Python function

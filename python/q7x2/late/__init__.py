@@ -11,7 +11,8 @@ _NAMES = {
     "lag": ("FollowLag", "LagEvent", "LagFacts"),
     "quorum": ("QuorumSGD", "QuorumSGDStats"),
     "quorum_code": ("GradientCode", "Part"),
-    "updates": ("StaleSGD", "StaleSGDStats"),
+    "stale_stats": ("StaleSGDStats",),
+    "updates": ("StaleSGD",),
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
@@ -24,5 +25,5 @@ if TYPE_CHECKING:
     from q7x2.late.quorum import QuorumSGDStats as QuorumSGDStats
     from q7x2.late.quorum_code import GradientCode as GradientCode
     from q7x2.late.quorum_code import Part as Part
+    from q7x2.late.stale_stats import StaleSGDStats as StaleSGDStats
     from q7x2.late.updates import StaleSGD as StaleSGD
-    from q7x2.late.updates import StaleSGDStats as StaleSGDStats

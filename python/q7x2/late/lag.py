@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from q7x2._core.option_checks import check_factor, check_positive, check_whole
+from q7x2._core.renamed import renamed_attributes
 from q7x2.policy.cadence import describe
 
 MODES = ("eager", "buffered", "epochs")
 
 
+@renamed_attributes(version="steps")
 @dataclass(frozen=True)
 class LagFacts:
     """What a mode may depend on. All ranks have the same facts, bit for bit.
@@ -23,32 +25,33 @@ class LagFacts:
     what the lag would be.
 
     Attributes:
-        version: Versions of the weights so far.
+        steps: The number of versions of the weights so far.
         mode: The current mode.
         since: Versions since the mode became the current one.
         mean: The mean of the lags of all ranks; 0 until one is known.
         spread: The largest lag less the smallest one; 0 until two are known.
     """
 
-    version: int
+    steps: int
     mode: str
     since: int
     mean: float
     spread: float
 
 
+@renamed_attributes(version="steps")
 @dataclass(frozen=True)
 class LagEvent:
     """A mode became the current one.
 
     Attributes:
-        version: The last version that was made before it.
+        steps: The number of versions that were made before it.
         mode: ``"eager"``, ``"buffered"`` or ``"epochs"``.
         mean: The mean of the lags of all ranks when it was chosen.
         spread: The largest lag less the smallest one.
     """
 
-    version: int
+    steps: int
     mode: str
     mean: float
     spread: float

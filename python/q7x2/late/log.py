@@ -70,7 +70,7 @@ class Log:
         self._sizes: deque[int] = deque(maxlen=max(1, staleness))  # of the last entries
         if state is not None:
             self.version, self.mode, self._since = state["version"], state["mode"], state["since"]
-            self.history = [LagEvent(**event) for event in state["history"]]
+            self.history = [_event_in(event) for event in state["history"]]
             self._lags = list(state["lags"])
         self._bases = [self.version] * world_size  # of the next gradient of each rank, at least
         self._choose_mode(is_first=state is None)
@@ -90,7 +90,7 @@ class Log:
             "version": self.version,
             "mode": self.mode,
             "since": self._since,
-            "history": [asdict(event) for event in self.history],
+            "history": [_saved(event) for event in self.history],
             "lags": list(self._lags),
         }
 
@@ -141,3 +141,14 @@ class Log:
         if mode != self.mode or is_first:
             self.mode, self._since = mode, self.version
             self.history.append(LagEvent(self.version, mode, facts.mean, facts.spread))
+
+
+def _saved(event: LagEvent) -> dict[str, Any]:
+    values = asdict(event)
+    return {"version": values.pop("steps"), **values}
+
+
+def _event_in(saved: Mapping[str, Any]) -> LagEvent:
+    """What :func:`_saved` was given."""
+    values = dict(saved)
+    return LagEvent(values.pop("version"), **values)

@@ -77,6 +77,10 @@ class Order:
         """A message of rank 0 itself."""
         self._mail.inbox.put(load().PeerMessage(0, header_of(kind, *numbers)))
 
+    def resume(self, log: Log) -> None:
+        """Go on with another log; before the first message."""
+        self._log = log
+
     def stop(self) -> None:
         """End the thread, and wait for that."""
         self.hear(Kind.STOP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_positive, check_whole
+from q7x2._core.renamed import renamed
 from q7x2.late.quorum_code import GradientCode, Part
 from q7x2.late.quorum_exchange import Exchange
 from q7x2.late.quorum_messages import Closed, Contribution, Timing
@@ -46,7 +49,8 @@ class QuorumSGDStats:
     staleness: int = 0
 
 
-class QuorumSGD:
+@renamed(steps="load_state_dict")
+class QuorumSGD(Ending):
     """Synchronous training in which a step counts the first gradients and drops the late ones.
 
     With backup workers (Chen et al. 2016), ``need`` of the n ranks close a step. With gradient
@@ -76,7 +80,6 @@ class QuorumSGD:
             to the rank's next one, unless the rank is so far behind that it takes another's state.
         timeout: After how long a step that cannot be closed raises; a float means seconds. None:
             the group's.
-        steps: The number of steps already taken, if you resume a training; equal on all ranks.
         group: A q7x2 group with 3 to 62 ranks; the default group if None.
 
     Raises:
@@ -96,7 +99,6 @@ class QuorumSGD:
         takeover: float = 0.1,
         late: str = "drop",
         timeout: timedelta | float | None = None,
-        steps: int = 0,
         group: ProcessGroup | None = None,
     ) -> None:
         self._replica = Replica(model, optimizer)
@@ -110,7 +112,6 @@ class QuorumSGD:
         if copies > 2:
             need = max(size // 2 + 1, size - copies + 1)
         need, timing = checked(need, grace, takeover, timeout, backend)
-        check_whole("steps", steps, 0)
         if late not in _LATE or (copies > 1 and late == "keep"):
             raise ValueError(
                 f"late must be one of {', '.join(_LATE)}, and 'drop' with copies, got {late!r}"
@@ -118,18 +119,17 @@ class QuorumSGD:
         self.optimizer, self.need, self._late = optimizer, need, late
         self._rank, self._code = group.rank(), GradientCode(size, copies)
         self._parts = self._code.parts(self._rank)
-        options: dict[str, Any] = {"need": need, "copies": copies, "late": late, "steps": steps}
+        options: dict[str, Any] = {"need": need, "copies": copies, "late": late}
         options["parameters"] = self._replica.shapes
         check_agreement("QuorumSGD", options, group)
         self._replica.start(group)
-        length, me = 4 * self._replica.numel, ref(self)
+        self._group, length, me = group, 4 * self._replica.numel, ref(self)
         self._exchange = Exchange(
             group,
             (length, length),
             lambda mask: (quorum := me()) is not None and quorum._is_enough(mask),
             self._replica.state,
             timing,
-            steps,
         )
         self._kept: Tensor | None = None
         self._stats = QuorumSGDStats()
@@ -218,6 +218,31 @@ class QuorumSGD:
         :meth:`step` is not to be called any more. Raises the same as :meth:`step`.
         """
         self._exchange.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps, to be saved beside the states of the model and the optimizer.
+
+        A gradient that ``late="keep"`` has kept is not in it.
+        """
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave; all ranks call it before their first step.
+
+        Load the model and the optimizer before. All ranks take those of rank 0. The state may come
+        from another number of ranks.
+
+        Args:
+            state: The dict, the same on all ranks.
+
+        Raises:
+            ValueError: It is another one than on rank 0. Nothing has changed then.
+            RuntimeError: This rank has called :meth:`step`.
+        """
+        check_whole("steps", state["steps"], 0)
+        check_agreement("QuorumSGD's state", {"steps": state["steps"]}, self._group)
+        self._exchange.resume(state["steps"])
+        self._replica.start(self._group)
 
     def _patience(self) -> float:
         """How long a late rank waits for the next step without computing its part of it."""

@@ -23,7 +23,6 @@ class Exchange:
         is_enough: Whether the contributions of a mask suffice to close a step. It must not hold on
             to the Exchange.
         state: Makes the state that a rank gets which is behind, a vector of uint8. The same.
-        step: The first step; equal on all ranks.
     """
 
     def __init__(
@@ -33,11 +32,14 @@ class Exchange:
         is_enough: Callable[[int], bool],
         state: Callable[[], Tensor],
         timing: Timing,
-        step: int = 0,
     ) -> None:
         self._mail = Mail(group, load().Quorum.WIDTH, most_sends=_MOST_SENDS)
-        self._quorum = load().Quorum(self._mail.messages, lengths, is_enough, state, step)
-        self.timing = timing
+        self._quorum = load().Quorum(self._mail.messages, lengths, is_enough, state)
+        self.timing, self._has_left = timing, False
+
+    def resume(self, step: int) -> None:
+        """Begin with this step, equal on all ranks; RuntimeError after the first message."""
+        self._quorum.resume(step)
 
     @property
     def step(self) -> int:
@@ -75,8 +77,11 @@ class Exchange:
 
         Raises the same as :meth:`close`.
         """
+        if self._has_left:
+            return
         self._timed().finish()
         self._mail.leave()
+        self._has_left = True
 
     def set_tap(self, tap: Callable[[int, int, int, bool], bool] | None) -> None:
         """Watch messages, for tests of failures.

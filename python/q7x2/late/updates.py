@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,36 +17,18 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.groups import backend_of
 from q7x2._core.option_checks import check_flags, check_positive, check_whole, duration_of
+from q7x2._core.renamed import renamed, renamed_attributes
 from q7x2.late.lag import MODES, LagEvent, LagFacts, describe_mode, mode_of
 from q7x2.late.log import Applied, Log
 from q7x2.late.order import MOST_RANKS, WIDTH, Kind, Order, bits_of, header_of, value_of
 from q7x2.late.quorum_mail import Mail
 from q7x2.late.replica import Replica
+from q7x2.late.stale_stats import StaleSGDStats
 
 _LEAST_SECONDS = 1e-9
-
-
-@dataclass(frozen=True)
-class StaleSGDStats:
-    """What a :class:`StaleSGD` has done on this rank since it was made.
-
-    Attributes:
-        steps: The number of calls of ``step``, which is the number of backwards of this rank.
-        sent: The number of gradients that this rank has sent. In the mode ``"epochs"`` each is the
-            sum of those of ``send_every`` backwards.
-        staleness: The staleness of the last gradient: the number of versions between the weights
-            that it was computed with and those that it was applied to.
-        largest_staleness: The largest staleness of all gradients.
-        waited_seconds: Seconds in which ``step`` and ``sync`` waited for other ranks.
-    """
-
-    steps: int = 0
-    sent: int = 0
-    staleness: int = 0
-    largest_staleness: int = 0
-    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,9 @@ class _Gradient:
     facts: Applied
 
 
-class StaleSGD:
+@renamed(state="load_state_dict")
+@renamed_attributes(sync="flush", version="steps")
+class StaleSGD(Ending):
     """Data-parallel training in which a rank does not wait for slower ones, within a bound.
 
     Gradients make versions of the weights. All ranks apply the same gradients in the same order,
@@ -81,7 +66,7 @@ class StaleSGD:
 
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> late = q7x2.late.StaleSGD(model, optimizer, mode=q7x2.late.FollowLag())
-    >>> while late.version < 10_000:
+    >>> while late.steps < 10_000:
     ...     loss_of(model(x), y).backward()
     ...     late.step(samples=len(x))
     >>> late.finish()
@@ -101,7 +86,6 @@ class StaleSGD:
         discount: A gradient with staleness s is multiplied by 1 / sqrt(1 + s), as in FedBuff.
         timeout: How long a step that has to wait does so before it raises; a float means seconds.
             None: the group's.
-        state: The result of this rank's :meth:`state_dict`, to resume. None: a new training.
         group: A q7x2 group with up to 62 ranks; the default group if None.
 
     Raises:
@@ -120,7 +104,6 @@ class StaleSGD:
         staleness: int | None = None,
         discount: bool = True,
         timeout: timedelta | float | None = None,
-        state: Mapping[str, Any] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         self._replica = Replica(model, optimizer)
@@ -138,42 +121,40 @@ class StaleSGD:
         check_whole("staleness", staleness, 0)
         check_flags(discount=discount)
         timeout = duration_of("timeout", backend.options._timeout if timeout is None else timeout)
-        if state is not None and state["world_size"] != size:
-            raise ValueError(f"the state is of {state['world_size']} ranks, expected {size}")
-        saved = None if state is None else state["log"]
         options: dict[str, Any] = {
             "buffer": buffer,
             "send_every": send_every,
             "staleness": staleness,
         }
-        options |= {"mode": describe_mode(mode), "discount": discount, "state": saved}
+        options |= {"mode": describe_mode(mode), "discount": discount}
         check_agreement("StaleSGD", options | {"parameters": self._replica.shapes}, group)
         self._replica.start(group)
+        self._group, self._make_log = group, partial(Log, size, staleness, buffer, choose)
         self.optimizer, self.timeout = optimizer, timeout.total_seconds()
         self._rank, self._size = group.rank(), size
         self._send_every, self._discount = send_every, discount
-        self._log = Log(size, staleness, buffer, choose, saved)
+        self._log = self._make_log()
         self._data = Mail(group, WIDTH)
         inbox = self._data.inbox
         self._orders = Mail(group, WIDTH, None if self._rank == 0 else inbox, drives=False)
         self._order: Order | None = None
         if self._rank == 0:
-            self._order = Order(self._orders, Log(size, staleness, buffer, choose, saved), inbox)
+            self._order = Order(self._orders, self._make_log(), inbox)
         # By rank and number: what has come and is not applied.
         self._held: dict[tuple[int, int], _Gradient] = {}
         self._applied = [0] * size  # gradients of each rank
         self._entries: deque[tuple[int, int, int]] = deque()
-        self._end: int | None = None  # the version of the last sync
+        self._end: int | None = None  # the version of the last flush
         self._sum: Tensor | None = None  # of this rank's next gradient
         self._weight, self._backwards, self._base, self._seconds = 0.0, 0, 0, 0.0
         self._number = 0  # of this rank's next gradient
-        self._is_sent = self._is_done = False
+        self._is_sent = self._is_done = self._is_finished = False
         self._broken: list[int] = []  # versions whose mean had Inf or NaN
         self._stats, self._since = StaleSGDStats(), time.monotonic()
 
     @property
-    def version(self) -> int:
-        """The version of this rank's weights."""
+    def steps(self) -> int:
+        """The version of this rank's weights: the number of the optimizer's steps."""
         return self._log.version
 
     @property
@@ -224,10 +205,10 @@ class StaleSGD:
         self._since = time.monotonic()
 
     @torch.no_grad()
-    def sync(self) -> None:
+    def flush(self) -> None:
         """Wait until all ranks have called it; then all have the same version.
 
-        Before a validation, a checkpoint or the end. What a rank has added up is sent before.
+        Call it before a validation or a checkpoint. What a rank has added up is sent before.
         Raises the same as :meth:`step`; then it can be called again.
         """
         if self._sum is not None or self._is_sent:
@@ -235,31 +216,57 @@ class StaleSGD:
         if not self._is_done:
             self._is_done, self._end = True, None
             self._say(Kind.DONE)
-        self._wait(lambda: self._end == self.version)
+        self._wait(lambda: self._end == self.steps)
         self._is_done = False
         self._log.settle()
         self._since = time.monotonic()
         self._report()
 
     def finish(self) -> None:
-        """:meth:`sync` at the end of the training; then ``step`` is not to be called any more."""
-        self.sync()
+        """:meth:`flush` at the end of the training; then ``step`` is not to be called any more."""
+        if self._is_finished:
+            return
+        self.flush()
         if self._order is not None:
             self._order.stop()
         for mail in (self._data, self._orders):
             mail.leave()
+        self._is_finished = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Version, mode, lags and history, to be saved right after :meth:`sync`.
+        """Version, mode, lags and history, to be saved right after :meth:`flush`.
 
         Save it beside the states of the model and the optimizer; it is the same on all ranks.
 
         Raises:
-            RuntimeError: There were steps since the last :meth:`sync`.
+            RuntimeError: There were steps since the last :meth:`flush`.
         """
-        if self._end != self.version or self._sum is not None or self._is_sent:
-            raise RuntimeError("state_dict() is available right after sync() only")
+        if self._end != self.steps or self._sum is not None or self._is_sent:
+            raise RuntimeError("state_dict() is available right after flush() only")
         return {"world_size": self._size, "log": self._log.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave; all ranks call it before their first step.
+
+        Load the model and the optimizer before. All ranks take those of rank 0.
+
+        Args:
+            state: The dict, the same on all ranks.
+
+        Raises:
+            ValueError: It is of another number of ranks, or another one than on rank 0. Nothing has
+                changed then.
+            RuntimeError: This rank has called :meth:`step`.
+        """
+        if self._stats.steps or self._log.version:
+            raise RuntimeError("load_state_dict() is to be called before the first step()")
+        if state["world_size"] != self._size:
+            raise ValueError(f"the state is of {state['world_size']} ranks, expected {self._size}")
+        check_agreement("StaleSGD's state", {"log": state["log"]}, self._group)
+        self._log = self._make_log(state["log"])
+        if self._order is not None:
+            self._order.resume(self._make_log(state["log"]))
+        self._replica.start(self._group)
 
     # ---- this rank's gradient --------------------------------------------------------------------
 
@@ -269,7 +276,7 @@ class StaleSGD:
         self._weight += samples
         self._backwards += 1
         if self._sum is None:
-            self._sum, self._base = gradient, self.version
+            self._sum, self._base = gradient, self.steps
         else:
             self._sum.add_(gradient)
 
@@ -319,7 +326,7 @@ class StaleSGD:
             left = self.timeout - (time.monotonic() - begin)
             if left <= 0:
                 raise TimeoutError(
-                    f"version {self.version} timed out after {self.timeout:g} s, waiting for "
+                    f"version {self.steps} timed out after {self.timeout:g} s, waiting for "
                     f"{self._missing()}"
                 )
             letter = self._data.receive(left)

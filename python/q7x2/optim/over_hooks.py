@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from q7x2._attach import attach
 from q7x2._core.option_checks import check_whole
+from q7x2._core.renamed import renamed
 from q7x2.hooks.attached import Attached
-from q7x2.hooks.base import renamed
 from q7x2.hooks.options import HookOptions, LionUpdate, MeanMomentum
 
 
@@ -153,19 +153,16 @@ class OneBitAdam(_OverHook):
     @property
     def is_frozen(self) -> bool:
         """The gradients at hand are momenta, and the second moments stay as they are."""
-        return not self.hook._is_detached and not self._options.is_full(self.hook.step - 1)
+        return not self.hook._is_detached and not self._options.is_full(self.hook.steps - 1)
 
     def _begin_compressing(self) -> None:
         """The momentum to go on from is the optimizer's, which has seen the gradients as they were
         at `step`, perhaps clipped; the hook has seen them as they were reduced."""
-        step = self.hook.step
+        step = self.hook.steps
         if self._options.is_full(step) or not self._options.is_full(step - 1):
             return
-        shared, local, step = self.hook._runner.save()
-        for name in shared["momentum"]:
-            if moment := self.state.get(self._by_name[name]):
-                shared["momentum"][name] = moment["exp_avg"].float() * self.hook._loss_scale
-        self.hook._runner.load(shared, local, step)
+        moments = {name: self.state.get(p) for name, p in self._by_name.items()}
+        self.hook.set_momentum({name: m["exp_avg"] for name, m in moments.items() if m})
 
     def _check(self, group: dict[str, Any]) -> None:
         _check_group(group, self.defaults["betas"][0])

@@ -57,7 +57,7 @@ class Buckets:
             if [id(p) for p in known] != [id(p) for p in parameters]:
                 raise RuntimeError(
                     "DistributedDataParallel has other buckets than in the last step; "
-                    "overlap='forward' needs the same ones from step to step"
+                    "forward overlap needs the same ones from step to step"
                 )
             return chunks
         buffer = bucket.buffer()

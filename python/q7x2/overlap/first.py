@@ -1,4 +1,4 @@
-"""The first steps of ``overlap="forward"``: DDP's own, from which the chunks are chosen."""
+"""The first steps of forward overlap: DDP's own, from which the chunks are chosen."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from q7x2._core.collective_queue import CollectiveQueue
 from q7x2._core.groups import group_like
 from q7x2._core.option_checks import check_positive
 from q7x2._core.overlap_trial import OverlapDecision, OverlapTrial, TimedSteps, may_try
+from q7x2._core.renamed import renamed_attributes
 from q7x2.overlap.buckets import Buckets
 from q7x2.overlap.choice import defaults
 from q7x2.overlap.chunk import Chunk, Named
@@ -47,12 +48,13 @@ from q7x2.overlap.order import SliceLengths
 from q7x2.overlap.timeline import ForwardTimeline, TimelineRecorder
 
 
+@renamed_attributes(wait="flush")
 class AttachedForward:
     """A DistributedDataParallel whose weights are gathered during forward; made by :func:`attach`.
 
     After ``optimizer.step()`` the new weights are on their way. Forwards, ``state_dict()`` and
-    ``load_state_dict()`` of the model wait for them. Code that reads parameters in another way,
-    such as an average of weights, calls :meth:`wait` first.
+    ``load_state_dict()`` of the model wait for them. Other code that reads parameters calls
+    :meth:`flush` first.
     """
 
     def __init__(
@@ -112,12 +114,12 @@ class AttachedForward:
         return () if self._timed is None else tuple(self._timed.trial.decisions)
 
     def _register_others(self, ddp: DistributedDataParallel) -> None:
-        wait = ModuleHook(lambda _: self.wait())
+        flush = ModuleHook(lambda _: self.flush())
         for module in self._model.modules():
             self._removable += [
                 module.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True),
-                module.register_state_dict_pre_hook(wait),
-                module.register_load_state_dict_pre_hook(wait),
+                module.register_state_dict_pre_hook(flush),
+                module.register_load_state_dict_pre_hook(flush),
             ]
         self._removable += [
             ddp.register_forward_pre_hook(ModuleHook(self._before_ddp)),
@@ -131,7 +133,7 @@ class AttachedForward:
 
     # ---- forward ---------------------------------------------------------------------------------
 
-    def wait(self) -> None:
+    def flush(self) -> None:
         """Return when all parameters have their new values.
 
         Raises:
@@ -143,7 +145,7 @@ class AttachedForward:
 
     def _before_forward(self, module: nn.Module) -> None:
         if not torch.is_grad_enabled():
-            self.wait()  # an evaluation may take other ways through the model
+            self.flush()  # an evaluation may take other ways through the model
         elif self._needs is not None:
             self._needs.note(module)
             self._first.call(module)
@@ -174,7 +176,7 @@ class AttachedForward:
     def _change_way(self) -> None:
         """Between two steps. On all ranks the same: gathering the state is a collective call."""
         if self._overlaps:
-            self.wait()
+            self.flush()
             self._gather_state(self._optimizer)
             self._overlaps = self._is_sharding = False
         else:
@@ -182,7 +184,7 @@ class AttachedForward:
             self._scatter_state(self._optimizer)
 
     def _after_forward(self, _: nn.Module) -> None:
-        self.wait()
+        self.flush()
         if not torch.is_grad_enabled():
             return
         if not self._may_shard:
@@ -209,7 +211,7 @@ class AttachedForward:
             return self._first.reduce(bucket)
         buffer, scale = bucket.buffer(), 1.0 / self._group.size()
         if bucket.index() == 0:
-            self.wait()
+            self.flush()
             self._is_sharding = True
             self._early.begin()
             self._queue.begin([chunk.start_gather for chunk in self._order])
@@ -293,7 +295,7 @@ class AttachedForward:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Step on the shards. The optimizer's own step then finds no gradients."""
         if len(args) > 1 or kwargs.get("closure") is not None:
-            raise RuntimeError("overlap='forward' takes no closure in optimizer.step")
+            raise RuntimeError("forward overlap takes no closure in optimizer.step")
         if self._timed is not None:
             self._timed.end_step()
         if self._is_detached or not self._has_scattered():
@@ -366,15 +368,14 @@ class AttachedForward:
         self._forget_state(optimizer)
 
     def detach(self) -> None:
-        """Train as DDP without overlap from now on; a collective call.
+        """Train as DDP without overlap from now on; a collective call. DDP keeps its hook.
 
-        The optimizer gets its whole state back. Gradients that it has not used are dropped. DDP
-        itself cannot be rid of a hook: it stays registered.
+        The optimizer gets its whole state back. Gradients that it has not used are dropped.
         """
         if self._is_detached:
             return
         self._early.check("detach")
-        self.wait()
+        self.flush()
         self._arrived()
         self._gather_state(self._optimizer)
         self._is_detached = True
@@ -382,9 +383,8 @@ class AttachedForward:
         for p, mark in self._marks.items():
             if p.grad is mark:
                 p.grad = None
-        for each in self._removable:
-            each.remove()
-        self._removable.clear()
+        while self._removable:
+            self._removable.pop().remove()
         self._buckets.clear()
         self._order = []
 

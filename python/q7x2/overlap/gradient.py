@@ -47,7 +47,7 @@ class ScatteredGradient(torch.Tensor):
             return
         raise RuntimeError(
             f"{func}: this gradient is scattered over the ranks, because the model is attached "
-            "with overlap='forward'. Clip with clip_grad_norm_ of what attach returned; accumulate "
+            "with forward overlap. Clip with clip_grad_norm_ of what attach returned; accumulate "
             "gradients in DistributedDataParallel.no_sync; clear them with "
             "zero_grad(set_to_none=True)"
         )

@@ -77,7 +77,7 @@ def merged_values(states: Sequence[State], key: str, names: Sequence[str]) -> An
         if not is_equal:
             raise ValueError(
                 f"the optimizer's state has {key}={first} for {names[0]!r} and {key}={value} for "
-                f"{name!r}: with overlap='forward' they are updated together and need equal values"
+                f"{name!r}: with forward overlap they are updated together and need equal values"
             )
     return first.clone() if isinstance(first, Tensor) else first
 
@@ -142,7 +142,7 @@ def _try_group(
 
 def _refusal(optimizer: torch.optim.Optimizer, why: str) -> NotElementwiseError:
     return NotElementwiseError(
-        f"overlap='forward' steps on shards of parameters, so it needs an optimizer that updates "
+        f"forward overlap steps on shards of parameters, so it needs an optimizer that updates "
         f"each element by itself, such as SGD, Adam or AdamW; {type(optimizer).__name__} does not: "
         f"{why}"
     )
@@ -162,6 +162,6 @@ def each_state(
         if state.keys() != states[0].keys():
             raise ValueError(
                 f"the optimizer's state has {sorted(states[0])} for {names[0]!r} and "
-                f"{sorted(state)} for {name!r}: with overlap='forward' they are updated together"
+                f"{sorted(state)} for {name!r}: with forward overlap they are updated together"
             )
     return states

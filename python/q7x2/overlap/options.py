@@ -1,4 +1,4 @@
-"""``OverlapOptions``: the options of ``attach(overlap=...)``, and the figures of a training."""
+"""``OverlapOptions``: the options of ``attach``, and the figures of a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ForwardTimeline``: a step with ``overlap="forward"``, as predicted and as measured."""
+"""``ForwardTimeline``: a step with forward overlap, as predicted and as measured."""
 
 from __future__ import annotations
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from q7x2._core.groups import resolve_group
 from q7x2._core.units import parse_size
 from q7x2.fabric import arguments as fabric_arguments
 
@@ -85,7 +86,6 @@ def on_all(
     group: ProcessGroup | None,
     work: Callable[[], T],
     kind: Any,
-    error: type[Exception] = RuntimeError,
 ) -> list[T]:
     """What ``work`` returns on each rank; where it fails on one, all ranks raise.
 
@@ -106,18 +106,23 @@ def on_all(
         raise failure
     for rank, (_, said) in enumerate(everybodys):
         if said is not None:
-            raise error(f"tune: rank {rank} of the group failed: {said}")
+            raise RuntimeError(f"tune: rank {rank} of the group failed: {said}")
     return [value for value, _ in everybodys]
 
 
 def agreed_request(group: ProcessGroup | None, make: Callable[[], TuneRequest]) -> TuneRequest:
-    requests = on_all(group, make, TuneRequest, ValueError)
-    for rank, request in enumerate(requests):
-        for field in fields(TuneRequest):
-            first, other = getattr(requests[0], field.name), getattr(request, field.name)
-            if first != other:
-                raise ValueError(
-                    f"tune: the ranks disagree about {field.name}: expected the same on all, got "
-                    f"{first!r} on rank 0 and {other!r} on rank {rank} of the group"
-                )
-    return requests[0]
+    """What ``make`` returns, equal on all ranks; a collective call."""
+    from q7x2._core.agreement import check_agreement
+
+    request: TuneRequest | None = None
+    problem: Exception | None = None
+    try:
+        request = make()
+    except Exception as error:
+        problem = error
+    options = {} if request is None else vars(request)
+    check_agreement("request to tune", options, resolve_group(group), problem)
+    if request is None:
+        assert problem is not None
+        raise problem
+    return request

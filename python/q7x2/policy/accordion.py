@@ -96,18 +96,18 @@ class Accordion(Policy):
             self._norms[name] = norm
         self._measured_in = facts.step // self.decide_every
 
-    def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | {
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
             "settled": dict(self._settled),
             "norms": dict(self._norms),
             "measured_in": self._measured_in,
         }
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        super().load(snapshot)
-        self._settled = dict(snapshot["settled"])
-        self._norms = dict(snapshot["norms"])
-        self._measured_in = snapshot["measured_in"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._settled = dict(state["settled"])
+        self._norms = dict(state["norms"])
+        self._measured_in = state["measured_in"]
 
 
 def _level(name: str, level: str | int) -> str | int:

@@ -41,11 +41,11 @@ class Accumulate(Policy):
             cadence=self._cadence, measures=callable(self.reduce_every) and step % 10 < 2
         )
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         times = {"computing": self._computing, "wire": self._wire}
-        return super().snapshot() | {"cadence": self._cadence, **times}
+        return super().state_dict() | {"cadence": self._cadence, **times}
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        super().load(snapshot)
-        self._cadence = snapshot["cadence"]
-        self._computing, self._wire = snapshot["computing"], snapshot["wire"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._cadence = state["cadence"]
+        self._computing, self._wire = state["computing"], state["wire"]

@@ -103,10 +103,10 @@ class BitAllocation(Policy):
             )
         self._chosen_in = facts.step // self.decide_every
 
-    def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | {"chosen": dict(self._chosen), "chosen_in": self._chosen_in}
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"chosen": dict(self._chosen), "chosen_in": self._chosen_in}
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        super().load(snapshot)
-        self._chosen = dict(snapshot["chosen"])
-        self._chosen_in = snapshot["chosen_in"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._chosen = dict(state["chosen"])
+        self._chosen_in = state["chosen_in"]

@@ -8,21 +8,23 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from q7x2._core.option_checks import check_positive, check_whole
+from q7x2._core.renamed import renamed_attributes
 
 
+@renamed_attributes(step="steps")
 @dataclass(frozen=True)
 class CadenceFacts:
     """What an interval may depend on. All ranks have the same facts, bit for bit.
 
     Attributes:
-        step: Steps so far, the number of calls of ``DiLoCo.step``.
+        steps: Steps so far, the number of calls of ``DiLoCo.step``.
         step_seconds: The time of one step without communication, on the slowest rank, averaged over
             the last finished interval. 0 until it is known.
         wire_seconds: The time that the messages of the last finished interval took, on the rank
             that came last and so waited for nobody. 0 until it is known.
     """
 
-    step: int
+    steps: int
     step_seconds: float
     wire_seconds: float
 
@@ -50,7 +52,7 @@ class PostLocal:
         interval_of("sync_every", self.sync_every)
 
     def __call__(self, facts: CadenceFacts) -> int:
-        return 1 if facts.step < self.start else interval_of("sync_every", self.sync_every)(facts)
+        return 1 if facts.steps < self.start else interval_of("sync_every", self.sync_every)(facts)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Tighten:
             raise ValueError(f"last must be at most 1, got {self.last}")
 
     def __call__(self, facts: CadenceFacts) -> int:
-        done = (facts.step - self.begin) / (self.end - self.begin)
+        done = (facts.steps - self.begin) / (self.end - self.begin)
         share = 1 - (1 - self.last) * min(1.0, max(0.0, done))
         return max(1, round(share * interval_of("sync_every", self.sync_every)(facts)))
 

@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from q7x2.policy.policy import Decision, Facts, GradientFacts, Policy, Treatment, Verdict
+from q7x2._core.runner import GradientSums, Row
+from q7x2.policy.policy import Decision, Facts, Policy, Treatment, Verdict, facts_of
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
+
+    from q7x2._core.runner import Steered, StepFacts
 
 
 class PolicyDriver:
@@ -28,13 +31,13 @@ class PolicyDriver:
         self.policies = list(policies)
         self.names = [name for name, _ in parameters]
         self.cadence = 1
-        self._last: Any = None  # what the hook was told
+        self._last: tuple[list[Row], bool, list[str]] | None = None  # what the hook was told
         self._candidates: list[str] = []
         numels = {name: parameter.numel() for name, parameter in parameters}
         for policy in self.policies:
             policy.bind(numels)
 
-    def start(self, runner: Any, step: int) -> None:
+    def start(self, runner: Steered, step: int) -> None:
         """Decide without new facts: the hook is new, or its policies have changed their minds.
 
         Args:
@@ -46,33 +49,28 @@ class PolicyDriver:
         self._last = None
         self._decide(runner, step, None)
 
-    def check(self, runner: Any) -> None:
+    def check(self, runner: Steered) -> None:
         """Raise ValueError unless the hook can do all that the policies may decide."""
         for policy in self.policies:
             for decision in policy.possible():
                 runner.decide(self._rows(decision), False, [])
 
-    def follow(self, runner: Any) -> None:
+    def follow(self, runner: Steered) -> None:
         """Decide if a reduction has ended since the last call."""
         raw = runner.take_facts()
         if raw is not None:
             self._decide(runner, raw["step"] + 1, self._facts(raw))
 
-    def _facts(self, raw: Mapping[str, Any]) -> Facts:
+    def _facts(self, raw: StepFacts) -> Facts:
         gradients = {
-            self.names[number]: GradientFacts(
-                gradient**0.5,
-                residual**0.5,
-                round(uses),
-                dict(zip(self._candidates, errors, strict=True)),
-            )
-            for number, (gradient, residual, uses, errors) in raw["gradients"].items()
+            self.names[number]: facts_of(GradientSums(*sums), self._candidates)
+            for number, sums in raw["gradients"].items()
         }
         return Facts(
             raw["step"], raw["is_finite"], raw["step_seconds"], raw["wire_seconds"], gradients
         )
 
-    def _decide(self, runner: Any, step: int, facts: Facts | None) -> None:
+    def _decide(self, runner: Steered, step: int, facts: Facts | None) -> None:
         merged = merge([policy.decide(step, facts) for policy in self.policies])
         self.cadence = merged.cadence
         told = (self._rows(merged), merged.measures, list(merged.candidates))
@@ -80,7 +78,7 @@ class PolicyDriver:
             runner.decide(*told)
             self._last, self._candidates = told, told[2]
 
-    def _rows(self, decision: Decision) -> list[tuple[bool, bool, str]]:
+    def _rows(self, decision: Decision) -> list[Row]:
         plain = Treatment()
         return [_row(decision.parameters.get(name, plain)) for name in self.names]
 
@@ -93,7 +91,7 @@ class PolicyDriver:
         return any(policy.validation_due(step) for policy in self.policies)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        return [policy.snapshot() for policy in self.policies]
+        return [policy.state_dict() for policy in self.policies]
 
     def to_text(self) -> str:
         """The snapshots as one object, which a distributed checkpoint keeps and loads whole."""
@@ -108,10 +106,10 @@ class PolicyDriver:
         before = self.snapshot()
         try:
             for policy, snapshot in zip(self.policies, snapshots, strict=True):
-                policy.load(snapshot)
+                policy.load_state_dict(snapshot)
         except Exception:
             for policy, snapshot in zip(self.policies, before, strict=True):
-                policy.load(snapshot)
+                policy.load_state_dict(snapshot)
             raise
 
     def roll_back(self, snapshots: Sequence[Mapping[str, Any]]) -> None:
@@ -145,17 +143,9 @@ def check_same_policies(policies: Sequence[Policy], *groups: ProcessGroup) -> No
     Args:
         groups: Which together connect all ranks: of a mesh, one per dimension.
     """
-    from q7x2._core.exchange import gather
+    from q7x2._core.agreement import check_agreement
 
-    everybody = [repr(list(policies))]
-    for group in groups:
-        everybody = [each for ranks in gather(everybody, list[str], group) for each in ranks]
-    for rank, theirs in enumerate(everybody):
-        if theirs != everybody[0]:
-            raise ValueError(
-                f"all ranks must attach the same policies, but rank 0 has {everybody[0]} and rank "
-                f"{rank} of the group has {theirs}"
-            )
+    check_agreement("policies", {"policies": list(policies)}, groups)
 
 
 def checked_policies(policy: Policy | Sequence[Policy] | None) -> list[Policy]:
@@ -173,6 +163,6 @@ def snapshots_in(text: str) -> list[dict[str, Any]]:
     return snapshots
 
 
-def _row(treatment: Treatment) -> tuple[bool, bool, str]:
+def _row(treatment: Treatment) -> Row:
     compressor = treatment.compressor
-    return treatment.whole, treatment.skip, "" if compressor is None else str(compressor)
+    return Row(treatment.whole, treatment.skip, "" if compressor is None else str(compressor))

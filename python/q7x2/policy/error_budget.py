@@ -194,44 +194,44 @@ class ErrorBudget(Policy):
     def validation_due(self, step: int) -> bool:
         return self._probe is not None and self._probe.ends_at(step)
 
-    def roll_back(self, snapshot: Mapping[str, Any]) -> None:
+    def roll_back(self, state: Mapping[str, Any]) -> None:
         level, retries = self._level, self._retries
         step = self.history[-1].step if self.history else 0
-        super().roll_back(snapshot)
+        super().roll_back(state)
         self._level, self._retries = level, retries
         self._loosest = min(level + 1, len(self.levels) - 1)
-        self._note(step, "roll_back", "", snapshot["lowest"], str(self.level))
+        self._note(step, "roll_back", "", state["lowest"], str(self.level))
         self._move(step, +1, 0.0)
         self._since = -1  # the next reductions have lower numbers again
         if self._probe is not None:
             self._probe.forget()
 
-    def snapshot(self) -> dict[str, Any]:
-        return super().snapshot() | {
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
             "level": self._level,
             "loosest": self._loosest,
             "since": self._since,
-            "single": {} if self._single is None else self._single.snapshot(),
+            "single": {} if self._single is None else self._single.state_dict(),
             "retries": [asdict(retry) for retry in self._retries],
             "first": self._first,
             "lowest": self._lowest,
-            "probe": {} if self._probe is None else self._probe.snapshot(),
+            "probe": {} if self._probe is None else self._probe.state_dict(),
         }
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        super().load(snapshot)
-        if snapshot["level"] >= len(self.levels):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if state["level"] >= len(self.levels):
             raise ValueError(
-                f"the state has level {snapshot['level']}, but there are {len(self.levels)} levels"
+                f"the state has level {state['level']}, but there are {len(self.levels)} levels"
             )
-        self._level, self._loosest = snapshot["level"], snapshot["loosest"]
-        self._since = snapshot["since"]
+        self._level, self._loosest = state["level"], state["loosest"]
+        self._since = state["since"]
         if self._single is not None:
-            self._single.load(snapshot["single"])
-        self._retries = [Retry(**retry) for retry in snapshot["retries"]]
-        self._first, self._lowest = snapshot["first"], snapshot["lowest"]
-        if self._probe is not None and snapshot["probe"]:
-            self._probe.load(snapshot["probe"])
+            self._single.load_state_dict(state["single"])
+        self._retries = [Retry(**retry) for retry in state["retries"]]
+        self._first, self._lowest = state["first"], state["lowest"]
+        if self._probe is not None and state["probe"]:
+            self._probe.load_state_dict(state["probe"])
 
 
 def _at(level: str | int) -> Treatment:

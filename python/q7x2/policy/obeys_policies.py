@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from q7x2._core.option_checks import check_whole
+from q7x2._core.renamed import renamed_attributes
 from q7x2.policy.driver import PolicyDriver, snapshots_in
 from q7x2.policy.policy import DivergenceError, Policy, Verdict
 from q7x2.policy.snapshots import Snapshots
@@ -15,9 +16,12 @@ from q7x2.policy.snapshots import Snapshots
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from q7x2._core.runner import Runner
+
 _MOST_ROLL_BACKS = 4  # in a row, without a good validation between them
 
 
+@renamed_attributes(step="steps")
 @dataclass(frozen=True)
 class Observation:
     """What came of a validation.
@@ -25,18 +29,18 @@ class Observation:
     Attributes:
         loss: The mean of the ranks' losses.
         rolled_back: The training had diverged, and is where it was at an earlier step.
-        step: Reductions that the training has behind it now.
+        steps: The number of reductions that the training has behind it now.
     """
 
     loss: float
     rolled_back: bool
-    step: int
+    steps: int
 
 
 class ObeysPolicies:
     """The part of :class:`Attached` that is about policies."""
 
-    _runner: Any
+    _runner: Runner
     _driver: PolicyDriver | None = None
     _model: Any = None  # a DistributedDataParallel or an FSDPModule
     _snapshots: Snapshots | None = None

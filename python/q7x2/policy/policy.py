@@ -10,10 +10,13 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from q7x2._core.renamed import renamed_attributes
 from q7x2.policy.cadence import describe
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from q7x2._core.runner import GradientSums
 
 
 class DivergenceError(RuntimeError):
@@ -43,6 +46,16 @@ class GradientFacts:
         if self.gradient > 0:
             return self.residual / self.gradient
         return math.inf if self.residual > 0 else 0.0
+
+
+def facts_of(sums: GradientSums, candidates: Sequence[str] | None = None) -> GradientFacts:
+    """The facts in a hook's sums.
+
+    Args:
+        candidates: The codecs whose errors are in ``sums``. None: errors are left out.
+    """
+    errors = {} if candidates is None else dict(zip(candidates, sums.errors, strict=True))
+    return GradientFacts(sums.gradient**0.5, sums.residual**0.5, round(sums.uses), errors)
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,10 @@ class PolicyEvent:
     level: str = ""
 
 
+_OLD_NAMES = {"snapshot": "state_dict", "load": "load_state_dict"}
+
+
+@renamed_attributes(**_OLD_NAMES)
 class Policy:
     """Decides how gradients travel. Subclasses override what they need.
 
@@ -154,6 +171,12 @@ class Policy:
     """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for old, new in _OLD_NAMES.items():
+            if old in vars(cls):
+                raise TypeError(f"{cls.__name__} overrides {old!r}: a Policy calls it {new!r}")
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)
@@ -206,7 +229,7 @@ class Policy:
         """Whether it wants a validation after ``step`` reductions."""
         return False
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything it remembers, for checkpoints, as JSON has it: numbers, strings, dicts, lists.
 
         Subclasses add to this.
@@ -218,28 +241,28 @@ class Policy:
             ],
         }
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Take over what :meth:`snapshot` gave.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave.
 
         Args:
-            snapshot: The dict, the same on all ranks.
+            state: The dict, the same on all ranks.
 
         Raises:
             ValueError: It is of another policy.
         """
-        if snapshot.get("policy") != type(self).__name__:
+        if state.get("policy") != type(self).__name__:
             raise ValueError(
-                f"expected the state of a {type(self).__name__}, got {snapshot.get('policy')!r}"
+                f"expected the state of a {type(self).__name__}, got {state.get('policy')!r}"
             )
-        self.history = [PolicyEvent(*event) for event in snapshot["history"]]
+        self.history = [PolicyEvent(*event) for event in state["history"]]
 
-    def roll_back(self, snapshot: Mapping[str, Any]) -> None:
-        """The training goes on from where ``snapshot`` was taken.
+    def roll_back(self, state: Mapping[str, Any]) -> None:
+        """The training goes on from where ``state`` was taken.
 
         What a policy learned since then about the danger is kept by those that look for it.
         """
         history = self.history
-        self.load(snapshot)
+        self.load_state_dict(state)
         self.history = history
 
 

@@ -105,7 +105,7 @@ class Probe:
         self.cancel()
         self._finished = []
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {
             "seen": self._seen,
             "order": self._order,
@@ -116,7 +116,7 @@ class Probe:
             ],
         }
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
-        self._seen, self._order = snapshot["seen"], snapshot["order"]
-        self._ends, self._losses = list(snapshot["ends"]), list(snapshot["losses"])
-        self._finished = [Segments(*map(tuple, each)) for each in snapshot["finished"]]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen, self._order = state["seen"], state["order"]
+        self._ends, self._losses = list(state["ends"]), list(state["losses"])
+        self._finished = [Segments(*map(tuple, each)) for each in state["finished"]]

@@ -96,10 +96,10 @@ class SingleLevels:
         its.above, its.since = its.above - 1, step
         return True
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {name: asdict(its) for name, its in self._gradients.items()}
 
-    def load(self, snapshot: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._gradients = {
             name: _Gradient(
                 its["above"],
@@ -109,5 +109,5 @@ class SingleLevels:
                     for position, border in its["borders"].items()
                 },
             )
-            for name, its in snapshot.items()
+            for name, its in state.items()
         }

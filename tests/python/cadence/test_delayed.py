@@ -36,9 +36,9 @@ def train(model: nn.Module, updates: q7x2.cadence.PipelinedSGD, steps: range) ->
 @pytest.mark.ranks(2)
 def test_means_are_applied_so_many_steps_later(delay: int, world_size: int) -> None:
     model, updates = made(delay=delay)
-    train(model, updates, range(6))
-    assert updates.stats.updates == 6 - delay
-    updates.flush()
+    with updates:
+        train(model, updates, range(6))
+        assert updates.stats.updates == 6 - delay
     assert updates.stats.updates == 6
     assert_same_on_all_ranks([flat(model)])
     other = net()

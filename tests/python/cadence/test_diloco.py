@@ -306,3 +306,19 @@ def test_fragments_are_balanced_and_none_is_empty() -> None:
             assert all(parts)
             largest = max(sum(p.numel() for _, p in part) for part in parts)
             assert largest <= sum(sizes) / count + max(sizes)
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_the_end_applies_the_outer_gradients_on_their_way() -> None:
+    model, diloco = made(sync_every=4, overlap=2, blend=0.0)
+    with diloco:
+        train(model, diloco, range(5))
+        assert diloco.stats.outer_steps == 0
+    assert diloco.stats.outer_steps == 1
+    assert_replicas_equal(diloco, model)
+    diloco.flush()  # nothing is on its way
+    train(model, diloco, range(5, 10))  # a flush is no end: the next one leaves at step 8
+    assert diloco.stats.outer_steps == 2

@@ -210,4 +210,4 @@ def test_ranks_of_one_replica_are_no_group_for_outer_steps() -> None:
     inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if dist.get_backend() == "q7x2":
         with pytest.raises(ValueError, match="got shards"):
-            q7x2.cadence.QuorumDiLoCo(model, inner, sync_every=3)
+            q7x2.cadence.DiLoCo(model, inner, sync_every=3, quorum=q7x2.cadence.QuorumOptions())

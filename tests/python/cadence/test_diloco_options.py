@@ -81,7 +81,7 @@ def test_ranks_with_other_options_or_models_are_told() -> None:
         ValueError, match=r"rank 0 has sync_every=2 where rank 1 of the group has sync_every=3"
     ):
         made(sync_every=2 + rank)
-    with pytest.raises(ValueError, match=r"0.weight of shape 4x4 where rank 1 .* of shape 5x4"):
+    with pytest.raises(ValueError, match=r"parameter 0.weight=4x4 where rank 1 .* has .*=5x4"):
         made(nn.Sequential(nn.Linear(4, 4 + rank)), sync_every=2)
 
 

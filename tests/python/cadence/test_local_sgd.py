@@ -229,7 +229,7 @@ def test_measured_intervals_are_equal_on_all_ranks(fragments: int) -> None:
 @pytest.mark.ranks(2)
 def test_ranks_that_decide_differently_are_told_and_keep_what_they_have() -> None:
     rank = dist.get_rank()
-    model, diloco = made(sync_every=lambda given: 2 if given.step == 0 else 2 + rank)
+    model, diloco = made(sync_every=lambda given: 2 if given.steps == 0 else 2 + rank)
     train(model, diloco, range(2))
     before = diloco.shared_weights
     with pytest.raises(RuntimeError, match=r"rank 0 is at step 4 of an interval of 2, rank 1 at"):
@@ -240,7 +240,7 @@ def test_ranks_that_decide_differently_are_told_and_keep_what_they_have() -> Non
 
 @pytest.mark.ranks(2)
 def test_an_interval_that_is_no_number_of_steps_raises() -> None:
-    model, diloco = made(sync_every=lambda given: 2 if given.step == 0 else 0)
+    model, diloco = made(sync_every=lambda given: 2 if given.steps == 0 else 0)
     with pytest.raises(ValueError, match="the interval that sync_every returns must be at least 1"):
         train(model, diloco, range(2))
     assert diloco.stats.outer_steps == 1

@@ -223,5 +223,5 @@ def test_a_hook_takes_rotated_integers() -> None:
     ddp, hook = attached(q7x2.Quantize("hadamard+sumint8"))
     for step in range(3):
         backward(ddp, step)
-    assert hook.step == 3
+    assert hook.steps == 3
     assert_same_on_all_ranks([p.grad for p in parameters_of(ddp)])

@@ -51,7 +51,7 @@ def _waits_of_a_step(hook: Any, shapes: list[tuple[int, int]]) -> int:
         torch.fake.synchronize()
         before = accelerator.host_waits()
         ddp().backward()
-        assert attached.step == step + 1  # the hook has nothing left to do
+        assert attached.steps == step + 1  # the hook has nothing left to do
         waits: int = accelerator.host_waits() - before
     return waits
 

@@ -58,7 +58,7 @@ def test_gradients_and_residuals_together_are_exact(codec: str, backend: str) ->
             assert_close(received[name] + kept[name], gradient, name, rtol=1e-4, atol=1e-6)
         else:
             assert_close(received[name], gradient, name, rtol=1e-4, atol=1e-6)
-    assert hook.step == 4
+    assert hook.steps == 4
     assert hook.stats.buckets == 4 * 3
     assert hook.stats.message_bytes < hook.stats.gradient_bytes
 
@@ -138,7 +138,7 @@ def test_gradients_accumulate(way: str) -> None:
     for name, gradient in whole_gradients(model).items():
         total = gradient.double() + kept[name] if name in kept else gradient.double()
         assert_close(total, exact[name].double(), (way, name), rtol=1e-4, atol=1e-6)
-    assert hook.step == (3 if way == "sync" else 1)
+    assert hook.steps == (3 if way == "sync" else 1)
     optimizer = adam(model)
     optimizer.step()
     train(model, optimizer, range(3, 5))
@@ -222,7 +222,7 @@ def test_a_backward_that_raised_leaves_nothing_behind() -> None:
         if name.startswith("blocks.1"):  # were on their way; FSDP keeps the root's
             expected = exact.get_parameter(name).grad
             assert (gradient - expected).norm() < 0.02 * expected.norm(), name
-    assert hook.step == 1
+    assert hook.steps == 1
 
 
 @pytest.mark.ranks(2)
@@ -237,7 +237,7 @@ def test_modules_without_gradients() -> None:
     hook = q7x2.attach(apart, q7x2.Sharded())
     for step in range(3):
         apart(x, both=step == 1).sum().backward()
-        assert hook.step == step + 1
+        assert hook.steps == step + 1
     together = fully_shard(Optional(), mesh=mesh)
     q7x2.attach(together, q7x2.Sharded())
     with pytest.raises(RuntimeError, match="expected all or none of them"):
@@ -274,14 +274,14 @@ def test_wrong_options_and_models() -> None:
     with pytest.raises(TypeError, match="Sharded is for an FSDPModule"):
         q7x2.attach(nn.parallel.DistributedDataParallel(net()), q7x2.Sharded())
     codec = "int8" if dist.get_rank() == 0 else "int4"
-    with pytest.raises(ValueError, match="all ranks must attach the same hook"):
+    with pytest.raises(ValueError, match="all ranks must make the same hook"):
         q7x2.attach(model, q7x2.Sharded(weights=codec))
     hook = q7x2.attach(model, q7x2.Sharded())
     with pytest.raises(RuntimeError, match="has a hook of q7x2 already"):
         q7x2.attach(model, q7x2.Sharded())
     hook.detach()
     backward(model, 0)
-    assert hook.step == 0
+    assert hook.steps == 0
     q7x2.attach(model, q7x2.Sharded())
 
 
@@ -314,6 +314,6 @@ def test_a_module_without_elements(backend: str) -> None:
         optimizer.zero_grad()
         model(torch.ones(4, 8)).square().mean().backward()
         optimizer.step()
-    assert hook.step == 3
+    assert hook.steps == 3
     assert whole_gradients(model)["1.weight"].abs().sum() > 0
     assert whole_weights(model)["0.weight"].shape == (0, 8)

@@ -26,6 +26,7 @@ from fsdp_training import (
 )
 from pairs import each_value
 from policy_training import Script
+from q7x2._core.runner import Row
 from q7x2.fsdp.facts import WireClock
 from q7x2.fsdp.treatments import GroupTreatment, combined
 from values import assert_bits, assert_close
@@ -40,8 +41,8 @@ def everywhere(treatment: q7x2.policy.Treatment, **options: Any) -> q7x2.policy.
 
 
 def test_the_finest_treatment_of_a_group_holds_for_all_of_it() -> None:
-    whole, skip = (True, False, ""), (False, True, "")
-    int2, int8, plain = (False, False, "int2"), (False, False, "int8"), (False, False, "")
+    whole, skip = Row(True, False, ""), Row(False, True, "")
+    int2, int8, plain = (Row(False, False, codec) for codec in ("int2", "int8", ""))
     for rows, expected in (
         ([plain, plain], GroupTreatment("int4:g=128")),
         ([int2, int2], GroupTreatment("int2")),
@@ -251,7 +252,7 @@ def test_policies_steer_shards_and_replicas() -> None:
     assert set(seen.facts[-1].gradients) == names | set(MATRICES)
     assert {event.parameter for event in between.history} == names
     assert all(gradient.uses == 4 for gradient in seen.facts[-1].gradients.values())
-    everybody = _everybody((shards.snapshot(), between.snapshot(), repr(seen.facts)))
+    everybody = _everybody((shards.state_dict(), between.state_dict(), repr(seen.facts)))
     assert all(each == everybody[0] for each in everybody)
 
 

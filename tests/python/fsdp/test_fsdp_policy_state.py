@@ -70,7 +70,7 @@ def test_a_resumed_training_decides_alike_and_has_the_same_bits(make: Any) -> No
         resumed.load(stopped.state())
         assert resumed.train(range(step + 1, 9)) == expected[step + 1 :]
         assert_same_jobs(untouched, resumed)
-        ends = [job.hook.policies[0].snapshot() for job in (untouched, resumed)]
+        ends = [job.hook.policies[0].state_dict() for job in (untouched, resumed)]
         assert ends[0] == ends[1]
         assert ends[0]["history"]
     everybody: list[Any] = [None] * dist.get_world_size()
@@ -87,7 +87,7 @@ def test_a_distributed_checkpoint_has_policies(shared: str) -> None:
     again = Job(mesh, OPTIONS, {"policy": accordion()})
     dcp.load({"model": again.model.state_dict(), "hook": again.hook}, checkpoint_id=shared)
     again.optimizer.load_state_dict(copy.deepcopy(job.optimizer.state_dict()))
-    assert again.hook.policies[0].snapshot() == job.hook.policies[0].snapshot()
+    assert again.hook.policies[0].state_dict() == job.hook.policies[0].state_dict()
     assert job.train(range(5, 8)) == again.train(range(5, 8))
 
 
@@ -100,12 +100,12 @@ def test_a_training_that_diverges_is_rolled_back() -> None:
     job.train(range(4))
     # One rank alone has a bad loss: the mean counts.
     good = job.hook.observe(2.0 + dist.get_rank())
-    assert (good.loss, good.rolled_back, good.step) == (2.5, False, 4)
+    assert (good.loss, good.rolled_back, good.steps) == (2.5, False, 4)
     reference = Job(mesh, OPTIONS, {"policy": q7x2.policy.ErrorBudget(LEVELS, start=1)})
     reference.load({**job.state(), "hook": _without_policies(job.hook.state_dict())})
     job.train(range(4, 7))
     bad = job.hook.observe(math.inf if dist.get_rank() == 1 else 1.0)
-    assert (bad.rolled_back, bad.step, job.hook.step) == (True, 4, 4)
+    assert (bad.rolled_back, bad.steps, job.hook.steps) == (True, 4, 4)
     (policy,) = job.hook.policies
     assert isinstance(policy, q7x2.policy.ErrorBudget)
     assert policy.level == LEVELS[1]
@@ -129,7 +129,7 @@ def test_policies_accumulate_gradients() -> None:
         with hook.accumulate() as is_last:
             backward(model, micro)
         lasts.append(is_last)
-    assert (lasts, hook.step, hook.cadence) == ([False, True], 1, 2)
+    assert (lasts, hook.steps, hook.cadence) == ([False, True], 1, 2)
     exact: dict[str, torch.Tensor] = {}
     for micro in range(2):
         for name, p in exact_gradients(micro, range(2), weights).named_parameters():
@@ -149,8 +149,8 @@ def test_decisions_hold_for_the_model_over_another_group() -> None:
     other.hook.detach()
     other.load_weights(weights)
     job.hook.rebind(other.model)
-    assert job.hook.step == 4
+    assert job.hook.steps == 4
     job.model, job.optimizer = other.model, other.optimizer
     job.train(range(4, 7))
     assert job.hook.policies[0].history[: len(history)] == history
-    assert job.hook.observe(1.0).step == 7
+    assert job.hook.observe(1.0).steps == 7

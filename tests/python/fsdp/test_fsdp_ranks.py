@@ -148,7 +148,7 @@ def test_fewer_ranks_go_on_with_what_they_kept(backend: str) -> None:
         return
     smaller = sharded(DeviceMesh.from_group(pair, "cpu"))
     job.hook.rebind(smaller)
-    assert job.hook.step == 3
+    assert job.hook.steps == 3
     for name, residual in own_residuals(job.hook).items():
         assert_bits(residual, kept[name], name)
     job.model = smaller
@@ -160,7 +160,7 @@ def test_fewer_ranks_go_on_with_what_they_kept(backend: str) -> None:
         total = gradient + after[name] - before[name]
         # The module computes with gathered weights, the reference with those of the shards.
         assert_close(total, mean[name], name, rtol=0.02, atol=2e-3 * mean[name].abs().max().item())
-    assert job.hook.step == 4
+    assert job.hook.steps == 4
     for old in job.hook.state_dict()["local"]:
         assert old in ("rank_0", "rank_1")
 
@@ -195,14 +195,14 @@ def test_another_group_goes_on_after_a_failed_step(weights: str) -> None:
     again.load_state_dict(state["model"])
     job.optimizer.load_state_dict(state["optimizer"])
     losses, expected = job.train(range(3, 8)), untouched.train(range(3, 8))
-    assert job.hook.step == 8
+    assert job.hook.steps == 8
     if weights == "bf16":
         assert losses == expected
     else:  # sent whole once
         assert losses == pytest.approx(expected, rel=1e-3)
     job.hook.rebind(sharded(mesh_over("q7x2")))
     backward(again, 8)  # by FSDP's own collectives
-    assert job.hook.step == 8
+    assert job.hook.steps == 8
 
 
 @pytest.mark.ranks(2)

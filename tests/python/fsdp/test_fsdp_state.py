@@ -88,7 +88,7 @@ def test_a_compiled_model_trains_with_the_same_losses() -> None:
     expected = plain.train(range(5))
     compiled = torch.compile(whole.model, backend="aot_eager")
     assert train(compiled, whole.optimizer, range(5)) == pytest.approx(expected, rel=1e-4)
-    assert whole.hook.step == 5
+    assert whole.hook.steps == 5
     for block in blocks.model.blocks:
         block.compile(backend="aot_eager")
     assert blocks.train(range(5)) == pytest.approx(expected, rel=1e-4)

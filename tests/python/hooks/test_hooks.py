@@ -338,7 +338,7 @@ def test_debug_detail(name: str) -> None:
     ddp, hook = attached(HOOKS[name], **SMALL_BUCKETS)
     for step in range(3):
         backward(ddp, step)
-    assert hook.step == 3
+    assert hook.steps == 3
     assert dist.get_debug_level() == dist.DebugLevel.DETAIL
     assert_same_on_all_ranks([p.grad for p in ddp.parameters()])
 

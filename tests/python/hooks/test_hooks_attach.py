@@ -20,7 +20,7 @@ def attach_int8(ddp: DDP) -> Any:
 
 
 def attach_overlap(ddp: DDP) -> Any:
-    return q7x2.attach(ddp, q7x2.Allreduce(), overlap="forward", optimizer=sgd(ddp))
+    return q7x2.overlap.attach(ddp, sgd(ddp))
 
 
 def attach_one_bit_adam(ddp: DDP) -> Any:
@@ -67,7 +67,9 @@ def test_a_hook_that_was_detached_stays_registered() -> None:
     with pytest.raises(RuntimeError, match="even if it is detached"):
         attach_int8(ddp)
     hook = attach_int8(DDP(ddp.module))  # which is what the message says
-    assert hook.step == 0
+    assert hook.steps == 0
+    with pytest.raises(AttributeError, match="Attached has no attribute 'step': use 'steps'"):
+        _ = hook.step
 
 
 def train_with(at: int, attach: Callable[[DDP], Any], is_late: bool, **options: Any) -> Any:
@@ -83,7 +85,7 @@ def train_with(at: int, attach: Callable[[DDP], Any], is_late: bool, **options: 
         ddp = DDP(ddp.module, **options, **SMALL_BUCKETS)
     hook = attach(ddp)
     train(ddp, optimizer, range(at, 6))
-    assert hook.step == 6 - at
+    assert hook.steps == 6 - at
     return dict(ddp.module.named_parameters())
 
 
@@ -110,9 +112,9 @@ def test_an_overlap_that_is_attached_after_some_steps() -> None:
     train(plain, sgd(plain), range(12))
     optimizer = sgd(late)
     train(late, optimizer, range(2))
-    hook = q7x2.attach(late, q7x2.Allreduce(), overlap="forward", optimizer=optimizer)
+    hook = q7x2.overlap.attach(late, optimizer)
     train(late, optimizer, range(2, 12))
-    hook.wait()
+    hook.flush()
     assert hook.stats.steps > 0
     for (name, one), other in zip(plain.named_parameters(), late.parameters(), strict=True):
         assert_bits(other, one, name)

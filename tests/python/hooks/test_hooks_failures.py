@@ -60,7 +60,7 @@ def test_a_failed_step_is_undone(hook: Any) -> None:
         ddp.zero_grad()
         with pytest.raises(RuntimeError):
             backward(ddp, 3)
-        assert at_work.step == 3
+        assert at_work.steps == 3
         assert_states_equal(at_work.state_dict(), before)
         at_work.load_state_dict(before)
         assert_states_equal(at_work.state_dict(), before)
@@ -79,7 +79,7 @@ def test_another_group_goes_on_from_the_step_before_the_failure(hook: Any) -> No
     at_work.rebind(again)
     assert_states_equal(at_work.state_dict(), before)
     train(again, sgd(again), range(3, 6))
-    assert at_work.step == 6
+    assert at_work.steps == 6
     assert_same_on_all_ranks([p for p in again.parameters() if p.numel()])
 
 

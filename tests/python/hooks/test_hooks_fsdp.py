@@ -76,7 +76,7 @@ def check_gradients(name: str) -> None:
                 assert_close(whole, q.grad, (name, step, parameter), rtol=1e-5, atol=1e-7)
             elif parameter == "0.inner.weight":
                 owed.setdefault(parameter, []).append(whole - q.grad)
-    assert hook.step == 3, name
+    assert hook.steps == 3, name
     assert hook.stats.buckets == 9, name
     if name != "dense":
         assert hook.stats.message_bytes < hook.stats.gradient_bytes / 2
@@ -133,7 +133,7 @@ def check_steps(case: str) -> None:
     for step in range(3):
         x = torch.randn(8, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
         model(x, both=case != "unused" or step == 1).square().sum().backward()
-        assert hook.step == step + 1, case
+        assert hook.steps == step + 1, case
     assert hook.stats.skipped_steps == 0, case
     (local,) = hook.state_dict()["local"].values()
     assert any(residual.any() for residual in local["residual"].values())

@@ -193,3 +193,10 @@ def test_one_bit_adam_refreshes_its_second_moments() -> None:
         assert_close(ddp.module.weight, weight - rate * first / root, step, **CLOSE)
     with pytest.raises(ValueError, match="refresh_every must be at least 2"):
         q7x2.optim.OneBitAdam(DDP(linear()), refresh_every=1)
+
+
+@pytest.mark.ranks(2)
+def test_only_a_hook_with_a_shared_momentum_takes_another_one() -> None:
+    _, hook = attached(q7x2.Quantize("int8"), linear())
+    with pytest.raises(ValueError, match=r"Quantize\(.* has no momentum that all ranks share"):
+        hook.set_momentum({"weight": torch.zeros(16, 32)})

@@ -96,7 +96,7 @@ def test_registered_batched_powersgd_is_the_attached_one() -> None:
     saved.register_comm_hook(named, q7x2.comm_hooks.batched_powerSGD_hook)
     hook = named.of(saved)
     backward(saved, 0)
-    assert hook.step == 1
+    assert hook.steps == 1
     hook.load_state_dict(hook.state_dict())
     used = q7x2.comm_hooks.PowerSGDState(None)
     ddp = DDP(net())

@@ -53,7 +53,7 @@ def trained(hook: Any, skips: bool, options: dict[str, Any]) -> list[Result]:
         for step in range(STEPS):
             ddp.zero_grad()
             ddp(gradients_of(step, unused)).backward()
-            assert hook_at_work.step == step + 1
+            assert hook_at_work.steps == step + 1
         if skips:
             assert hook_at_work.stats.buckets == (len(SHAPES) - 1) * STEPS * turn
         results.append((hook_at_work.state_dict(), [p.grad for p in ddp.parameters()]))

@@ -47,7 +47,7 @@ def give(model: nn.Linear, late: q7x2.late.StaleSGD, gradient: float, samples: f
 
 def train(model: nn.Module, late: q7x2.late.StaleSGD, versions: int, first: int = 0) -> None:
     step = first
-    while late.version < versions:
+    while late.steps < versions:
         x, y = batch(dist.get_rank(), step)
         nn.functional.mse_loss(model(x), y).backward()
         late.step()
@@ -66,17 +66,17 @@ def test_eager_applies_each_gradient_when_it_comes(discount: bool) -> None:
     rank = dist.get_rank()
     if rank == 1:
         give(model, late, 1.0)
-        assert (late.version, model.weight.item()) == (1, -1.0)
+        assert (late.steps, model.weight.item()) == (1, -1.0)
         give(model, late, 2.0)
-        assert (late.version, model.weight.item()) == (2, -3.0)
+        assert (late.steps, model.weight.item()) == (2, -3.0)
     meet()
     if rank == 2:
         give(model, late, 6.0)
-        assert (late.version, late.stats.staleness) == (3, 2)
+        assert (late.steps, late.stats.staleness) == (3, 2)
     late.finish()
     stale = 6 / math.sqrt(3) if discount else 6
     assert_close(model.weight.detach(), torch.tensor([[-3.0 - stale]]))
-    assert late.version == 3
+    assert late.steps == 3
     assert_same_on_all_ranks([model.weight.detach()])
     assert late.stats.sent == (0, 2, 1)[rank]
     # Rank 1 saw no gradients of others, and rank 2 saw two: a lag of one per other rank.
@@ -90,12 +90,12 @@ def test_buffered_applies_the_mean_of_the_first_ones() -> None:
     rank = dist.get_rank()
     if rank in (1, 3):
         give(model, late, float(rank), samples=rank)
-        assert late.version == 1
+        assert late.steps == 1
         assert_close(model.weight.detach(), torch.tensor([[-(1 * 1 + 3 * 3) / 4]]))
     meet()
     if rank in (0, 2):
         give(model, late, 4.0)
-        assert (late.version, late.stats.staleness) == (2, 1)
+        assert (late.steps, late.stats.staleness) == (2, 1)
     late.finish()
     assert_close(model.weight.detach(), torch.tensor([[-2.5 - 4 / math.sqrt(2)]]))
     assert_same_on_all_ranks([model.weight.detach()])
@@ -140,7 +140,7 @@ def test_a_fast_rank_waits_before_another_one_would_be_too_stale() -> None:
         give(model, late, 2.0)
     late.finish()
     # Version 3 has the mean of ranks 0 and 2, whose staleness is 2, and version 4 rank 1's.
-    assert late.version == 4
+    assert late.steps == 4
     assert_close(model.weight.detach(), torch.tensor([[-1.0 - 1.0 - 2.0 - 1.0]]))
     assert late.stats.largest_staleness == (1 if rank == 1 else 2)
 
@@ -153,7 +153,7 @@ def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(10 * seed + dist.get_rank())
     seen = 0
-    while late.version < 16:
+    while late.steps < 16:
         for _ in range(chance.choice((1, 1, 1, 6))):  # some steps take longer
             x, y = batch(dist.get_rank(), late.stats.steps)
             loss = nn.functional.mse_loss(model(x), y)
@@ -165,7 +165,7 @@ def test_random_delays_leave_equal_replicas(mode: str, seed: int) -> None:
     assert_same_on_all_ranks([flat(model)])
     assert late.stats.sent == seen
     assert late.stats.largest_staleness <= 5
-    versions = everybodys_objects((late.version, late.lag, late.history))
+    versions = everybodys_objects((late.steps, late.lag, late.history))
     assert versions == [versions[0]] * 4
 
 
@@ -186,7 +186,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
     if rank == 2:  # four gradients were applied meanwhile: its lag is 4 / 2
         give(model, late, 1.0)
         assert late.mode == "epochs"
-    late.sync()
+    late.flush()
     assert late.lag == q7x2.late.LagFacts(5, "epochs", 0, 1.0, 2.0)
     # In epochs the times of backwards count: rank 2's lag falls by a quarter of what is above 1.
     with pytest.MonkeyPatch.context() as patch:
@@ -195,9 +195,9 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
         for version, mode in ((6, "epochs"), (7, "eager")):
             clock.passed += 1e6  # a backward takes this long, so other differences do not count
             give(model, late, 1.0)
-            assert (late.version, late.mode) == (version, mode)
+            assert (late.steps, late.mode) == (version, mode)
     late.finish()
-    assert [event.version for event in late.history] == [0, 5, 7]
+    assert [event.steps for event in late.history] == [0, 5, 7]
     histories = everybodys_objects(late.history)
     assert histories == [late.history] * 3
     assert_same_on_all_ranks([model.weight.detach()])
@@ -207,7 +207,7 @@ def test_modes_follow_the_lag_and_all_ranks_switch_at_the_same_version() -> None
 @pytest.mark.ranks(2)
 def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
     def choose(facts: q7x2.late.LagFacts) -> str:
-        return "eager" if facts.version == 0 or dist.get_rank() == 0 else "buffered"
+        return "eager" if facts.steps == 0 or dist.get_rank() == 0 else "buffered"
 
     model, late = weight(mode=choose)
     if dist.get_rank() == 0:
@@ -217,7 +217,7 @@ def test_a_mode_that_differs_between_ranks_is_an_error() -> None:
     if dist.get_rank() == 1:
         with pytest.raises(RuntimeError, match="in the mode 'eager', and this rank in 'buffered'"):
             give(model, late, 1.0)
-        assert late.version == 1
+        assert late.steps == 1
 
 
 # ---- state, failures, errors ---------------------------------------------------------------------
@@ -229,38 +229,41 @@ def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
     options = {"mode": "epochs", "send_every": 2}
     model, late = made(**options)
     train(model, late, 3)
-    late.sync()
+    late.flush()
     state = late.state_dict()
     saved = copy.deepcopy((model.state_dict(), late.optimizer.state_dict()))
     again = net(seed=3)
     sgd = torch.optim.SGD(again.parameters(), lr=0.05, momentum=0.9)
     again.load_state_dict(saved[0])
     sgd.load_state_dict(saved[1])
-    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options, state=state)
-    assert (resumed.version, resumed.history) == (3, late.history)
+    resumed = q7x2.late.StaleSGD(again, sgd, **PLAIN | options)
+    resumed.load_state_dict(state)
+    assert (resumed.steps, resumed.history) == (3, late.history)
     for each, trained in ((late, model), (resumed, again)):
         train(trained, each, 6, first=6)
         each.finish()
     assert_bits(flat(again), flat(model))
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        made(state={**state, "world_size": 3})
+        made()[1].load_state_dict({**state, "world_size": 3})
+    with pytest.raises(RuntimeError, match="before the first step"):
+        late.load_state_dict(state)
 
 
 @ONLY_Q7X2
 @pytest.mark.ranks(2)
-def test_what_has_been_added_up_is_applied_before_a_sync() -> None:
+def test_what_has_been_added_up_is_applied_before_a_flush() -> None:
     model, late = weight(mode="epochs", send_every=3)
     rank = dist.get_rank()
     for _ in range(1 + rank):
         give(model, late, 1.0 + rank)
-    with pytest.raises(RuntimeError, match=r"right after sync\(\) only"):
+    with pytest.raises(RuntimeError, match=r"right after flush\(\) only"):
         late.state_dict()
-    late.sync()
-    assert late.version == 1
+    late.flush()
+    assert late.steps == 1
     assert_close(model.weight.detach(), torch.tensor([[-(1 + 2 + 2) / 3]]))
     assert late.state_dict()["log"]["version"] == 1
     late.finish()
-    assert late.version == 1
+    assert late.steps == 1
 
 
 @ONLY_Q7X2
@@ -269,26 +272,26 @@ def test_a_gradient_that_is_not_finite_raises_on_all_ranks_and_changes_nothing()
     model, late = weight(mode="epochs")
     with pytest.raises(FloatingPointError, match="the gradient of version 1 has Inf or NaN"):
         give(model, late, math.nan if dist.get_rank() == 1 else 1.0)
-    assert (late.version, model.weight.item()) == (1, 0.0)
+    assert (late.steps, model.weight.item()) == (1, 0.0)
     give(model, late, 1.0)
     late.finish()
-    assert (late.version, model.weight.item()) == (2, -1.0)
+    assert (late.steps, model.weight.item()) == (2, -1.0)
 
 
 def body_lose_a_rank(victim: int, shared: str) -> None:
     """A dead rank ends the group, and the others go on in a new one."""
     model, late = made()
     train(model, late, 4)
-    late.sync()
+    late.flush()
     state = late.state_dict()
-    Board(shared, 3).barrier("all have left sync")
+    Board(shared, 3).barrier("all have left flush")
     if dist.get_rank() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(dist.DistBackendError):
         train(model, late, 10_000)
     dist.shrink_group([victim])
     with pytest.raises(ValueError, match="the state is of 3 ranks, expected 2"):
-        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN, state=state)
+        q7x2.late.StaleSGD(model, late.optimizer, **PLAIN).load_state_dict(state)
     late = q7x2.late.StaleSGD(model, late.optimizer, **PLAIN)
     train(model, late, 6)
     late.finish()
@@ -315,7 +318,7 @@ def test_one_rank_trains_alone() -> None:
     model, late = weight()
     give(model, late, 1.0)
     late.finish()
-    assert (late.version, model.weight.item(), late.lag.mean) == (1, -1.0, 0.0)
+    assert (late.steps, model.weight.item(), late.lag.mean) == (1, -1.0, 0.0)
 
 
 @ONLY_Q7X2
@@ -335,9 +338,14 @@ def test_mistakes_raise_when_it_is_made() -> None:
     ):
         with pytest.raises(ValueError, match=error):
             made(**options)
+    with pytest.raises(TypeError, match="no argument 'state': use 'load_state_dict'"):
+        made(state={})
     with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
         q7x2.late.StaleSGD(net(), None)  # type: ignore[arg-type]
     _, late = weight()
     with pytest.raises(ValueError, match="samples must be positive"):
         late.step(samples=0)
+    old: Any = late
+    with pytest.raises(AttributeError, match="no attribute 'sync': use 'flush'"):
+        old.sync()
     late.finish()

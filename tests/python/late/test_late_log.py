@@ -66,7 +66,7 @@ def test_random_orders_never_exceed_the_bound_and_never_wait_for_ever(seed: int)
     buffer = chance.randint(1, ranks)
     modes = [chance.choice(MODES) for _ in range(200)]
     case = f"seed {seed}: {ranks} ranks, staleness {staleness}, buffer {buffer}"
-    each = Log(ranks, staleness, buffer, lambda facts: modes[facts.version % 200])
+    each = Log(ranks, staleness, buffer, lambda facts: modes[facts.steps % 200])
     bases, waiting = [0] * ranks, []
     while each.version < 300:
         idle = [rank for rank in range(ranks) if rank not in waiting]
@@ -148,10 +148,12 @@ def test_the_history_and_its_state() -> None:
         for rank in range(3):
             entry(each, rank)
     entry(each, 3, version=each.version - 40)
-    assert [(event.version, event.mode) for event in each.history] == [(0, "eager"), (91, "epochs")]
+    assert [(event.steps, event.mode) for event in each.history] == [(0, "eager"), (91, "epochs")]
     assert each.history[1].spread == pytest.approx(40 / 3)
     each.settle()
     saved = json.loads(json.dumps(each.state))
+    # As 0.1.0a1 saved it.
+    assert list(saved["history"][1]) == ["version", "mode", "mean", "spread"]
     again = Log(4, 40, 2, mode_of(q7x2.late.FollowLag(buffered=2, epochs=8, hold=2)), saved)
     assert again.state == saved
     assert again.facts == each.facts

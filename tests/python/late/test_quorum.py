@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
@@ -72,12 +73,36 @@ def reference(count: Callable[[int], list[int]], steps: int) -> nn.Module:
 @pytest.mark.ranks(3)
 def test_steps_of_all_ranks_are_those_of_one_process_with_all_batches(world_size: int) -> None:
     model, quorum = made(need=3)
-    train(model, quorum, 6)
-    quorum.finish()
+    with quorum:
+        train(model, quorum, 6)
+    quorum.finish()  # again, which does nothing
     assert quorum.stats.counted == 6
+    with pytest.raises(RuntimeError, match="before the first step"):
+        quorum.load_state_dict(quorum.state_dict())
     assert_same_on_all_ranks([flat(model)])
     expected = reference(lambda _: list(range(world_size)), 6)
     torch.testing.assert_close(flat(model), flat(expected), rtol=1e-4, atol=1e-5)
+
+
+@ONLY_Q7X2
+@pytest.mark.ranks(3)
+def test_a_training_goes_on_from_a_state_with_the_same_bits() -> None:
+    model, quorum = made(need=3)
+    train(model, quorum, 3)
+    saved = copy.deepcopy((model.state_dict(), quorum.optimizer.state_dict()))
+    again, resumed = made(need=3)
+    again.load_state_dict(saved[0])
+    resumed.optimizer.load_state_dict(saved[1])
+    with pytest.raises(ValueError, match=r"rank 0 has steps=3 where rank 1 of the group has .*=4"):
+        resumed.load_state_dict({"steps": 3 + (dist.get_rank() > 0)})
+    resumed.load_state_dict(quorum.state_dict())
+    assert resumed.steps == 3
+    for each, trained in ((quorum, model), (resumed, again)):
+        train(trained, each, 6)
+        each.finish()
+    assert_bits(flat(again), flat(model))
+    with pytest.raises(TypeError, match="no argument 'steps': use 'load_state_dict'"):
+        made(steps=3)
 
 
 @ONLY_Q7X2
@@ -308,7 +333,10 @@ def body_lose_a_rank(victim: int) -> None:
     with pytest.raises(dist.DistBackendError):
         train(model, quorum, 1000)
     dist.shrink_group([victim])
-    quorum = q7x2.late.QuorumSGD(model, quorum.optimizer, **PLAIN, steps=3)
+    steps = quorum.state_dict()
+    assert steps == {"steps": 3}
+    quorum = q7x2.late.QuorumSGD(model, quorum.optimizer, **PLAIN)
+    quorum.load_state_dict(steps)
     train(model, quorum, 6)
     quorum.finish()
     assert_same_on_all_ranks([flat(model)])

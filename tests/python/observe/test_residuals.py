@@ -117,7 +117,7 @@ def test_sampling_goes_on_after_a_load_and_over_another_group() -> None:
         step_of(moved, gradients_of(step))
     moved(gradients_of(5))
     measured = last_measured(hook.number)
-    assert measured["step"] == hook.step - 1 == 4
+    assert measured["step"] == hook.steps - 1 == 4
     assert sorted(measured["parameters"]) == sorted(residual_norms(hook))
     assert measured["relative_error"] > 0
 

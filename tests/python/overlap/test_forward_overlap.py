@@ -86,7 +86,7 @@ def test_replicas_are_equal_with_any_algorithm(dtype: torch.dtype) -> None:
     """Torch rounds the last elements of 16-bit tensors in another way than the others."""
     pair = Pair(adamw, partial(net, dtype=dtype))
     pair.train(range(4))
-    pair.attached.wait()
+    pair.attached.flush()
     assert_same_on_all_ranks([flat(pair.ours)])
     rounding = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
     assert_close(flat(pair.ours), flat(pair.plain), rtol=rounding, atol=rounding)
@@ -101,7 +101,7 @@ def test_fused_steps_differ_in_the_last_bits_only() -> None:
 
     pair = Pair(fused)
     pair.train(range(6))
-    pair.attached.wait()
+    pair.attached.flush()
     assert_same_on_all_ranks([flat(pair.ours)])
     assert_close(flat(pair.ours), flat(pair.plain), rtol=1e-5, atol=1e-6)
 
@@ -223,7 +223,7 @@ def test_gradients_are_clipped_by_the_norm_over_all_shards(norm_type: float) -> 
         assert norms[0] > 0.05  # or nothing is clipped
         assert_close(norms[1], norms[0], step, rtol=1e-4, atol=1e-6)
         assert_same_on_all_ranks([norms[1]])
-    pair.attached.wait()
+    pair.attached.flush()
     assert_close(flat(pair.ours), flat(pair.plain), rtol=1e-4, atol=1e-5)
 
 
@@ -335,7 +335,7 @@ def test_training_goes_on_after_exceptions_in_forward_and_backward() -> None:
 def test_copies_of_the_model_are_not_attached(make: MakeOptimizer) -> None:
     pair = Pair(make)
     pair.train(range(3))
-    pair.attached.wait()
+    pair.attached.flush()
     twin = copy.deepcopy(pair.ours.module)
     assert_bits(flat(twin), flat(pair.plain))
     pair.train(range(3, 4))

@@ -261,7 +261,7 @@ def test_weights_have_the_bits_of_ddp_whatever_is_chosen(early: float | None) ->
 @beyond
 @pytest.mark.ranks(2, env=RING, stays=True)
 def test_steps_that_accumulate_and_evaluate_are_measured() -> None:
-    pair = Pair(adamw, overlap="forward")
+    pair = Pair(adamw, overlap=None)
     for step in range(12):
         for ddp, optimizer in pair.both():
             with ddp.no_sync():
@@ -277,7 +277,7 @@ def test_steps_that_accumulate_and_evaluate_are_measured() -> None:
 
 @pytest.mark.ranks(2, env=RING, stays=True)
 def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
-    pair = Pair(adamw, overlap="forward")
+    pair = Pair(adamw, overlap=None)
     for step in range(12):
         loss_of(pair.ours, step).backward()
         if dist.get_rank() == 0 or step >= FIRST:
@@ -291,7 +291,7 @@ def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
 @pytest.mark.parametrize("before", [nightly(1, MORE), 3, nightly(4, MORE)])
 @pytest.mark.ranks(2, env=RING, stays=True)
 def test_detached_while_it_measures(before: int) -> None:
-    pair = Pair(adamw, overlap="forward")
+    pair = Pair(adamw, overlap=None)
     pair.train(range(before))
     pair.attached.detach()
     pair.train(range(before, before + 4))
@@ -302,7 +302,7 @@ def test_detached_while_it_measures(before: int) -> None:
 @beyond
 @pytest.mark.ranks(2, env=RING, stays=True)
 def test_an_exception_in_a_measured_backward() -> None:
-    pair = Pair(adamw, overlap="forward")
+    pair = Pair(adamw, overlap=None)
     for step in range(12):
         if step in (2, 3):
             for ddp, _ in pair.both():

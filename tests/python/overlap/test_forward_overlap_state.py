@@ -69,7 +69,7 @@ def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -
         optimizer.load_state_dict(copy.deepcopy(saved[1]))  # it keeps the tensors it is given
     again.train(range(3, 6))
     again.assert_equal()
-    pair.attached.wait()
+    pair.attached.flush()
     assert_bits(flat(again.ours), flat(pair.ours))
 
 
@@ -77,7 +77,7 @@ def test_training_resumes_with_the_same_bits(make: MakeOptimizer, before: int) -
 def test_weights_that_the_user_changes_are_trained_on() -> None:
     pair = Pair()
     pair.train(range(3))
-    pair.attached.wait()
+    pair.attached.flush()
     for ddp, _ in pair.both():
         with torch.no_grad():
             for p in ddp.parameters():
@@ -142,11 +142,8 @@ def test_a_rank_that_dies_is_an_error_of_the_next_steps(new_pool, backend, early
 # ---- refusals ------------------------------------------------------------------------------------
 
 
-def attach(model: nn.Module, optimizer: Any, hook: Any = None, **options: Any) -> None:
-    ddp_options = {"find_unused_parameters": options.pop("unused", False)}
-    ddp = DDP(model, **SMALL_BUCKETS, **ddp_options)
-    hook = q7x2.Allreduce() if hook is None else hook
-    q7x2.attach(ddp, hook, **{"overlap": "forward", "optimizer": optimizer} | options)
+def attach(model: nn.Module, optimizer: Any, options: Any = None, **ddp: Any) -> None:
+    q7x2.overlap.attach(DDP(model, **SMALL_BUCKETS, **ddp), optimizer, options)
 
 
 @pytest.mark.ranks(2)
@@ -178,22 +175,16 @@ def test_what_does_not_fit_is_refused() -> None:
     def sgd(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.1)
 
-    scaler = torch.amp.GradScaler("cpu")
-    for error, options in (
-        ("overlap must be 'forward'", {"overlap": "backward"}),
-        ("no compressing hook does", {"hook": q7x2.Quantize("int8")}),
-        ("no compressing hook does", {"hook": q7x2.Allreduce(dtype=torch.bfloat16)}),
-        ("takes no scaler", {"scaler": scaler}),
-        ("takes no policy", {"policy": q7x2.policy.Accumulate(2)}),
-        ("takes no threads", {"threads": 2}),
-        ("without find_unused_parameters", {"unused": True}),
-    ):
-        model = net()
-        with pytest.raises(ValueError, match=error):
-            attach(model, sgd(model), **options)
     model = net()
-    with pytest.raises(TypeError, match="needs the optimizer"):
+    with pytest.raises(ValueError, match="without find_unused_parameters"):
+        attach(model, sgd(model), find_unused_parameters=True)
+    with pytest.raises(TypeError, match="options must be of type OverlapOptions, got 'forward'"):
+        attach(model, sgd(model), "forward")
+    with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
         attach(model, None)
+    old: Any = {"overlap": "forward"}
+    with pytest.raises(TypeError, match=r"no argument 'overlap': use 'q7x2.overlap.attach\("):
+        q7x2.attach(DDP(model), q7x2.Allreduce(), **old)
     with pytest.raises(ValueError, match="must have all parameters that DDP reduces"):
         attach(model, sgd(model.last))
     more = nn.Parameter(torch.zeros(3))
@@ -203,9 +194,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="has sparse gradients"):
         attach(sparse, sgd(sparse))
     with pytest.raises(ValueError, match="the same overlap, but rank 0"):
-        attach(model, sgd(model), overlap=q7x2.overlap.OverlapOptions(window=1 + dist.get_rank()))
+        attach(model, sgd(model), q7x2.overlap.OverlapOptions(window=1 + dist.get_rank()))
     with pytest.raises(TypeError, match="needs a DistributedDataParallel"):
-        q7x2.attach(model, q7x2.Allreduce(), overlap="forward", optimizer=sgd(model))  # type: ignore[call-overload]
+        q7x2.overlap.attach(model, sgd(model))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="chunk_bytes must be at least 1024"):
         q7x2.overlap.OverlapOptions(chunk_bytes=1)
     with pytest.raises(ValueError, match="early must be from 0 to 1"):

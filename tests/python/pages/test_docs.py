@@ -88,7 +88,7 @@ def test_tables_of_figures_are_those_of_the_results() -> None:
         text = page.read_text()
         used |= set(re.findall(r"<!-- table: ([\w-]+) -->", text))
         assert text == pages.with_tables(text), f"{page.name}: run `python -m benchmarks pages`"
-    assert used == set(pages.TABLES)
+    assert set(pages.TABLES) <= used
 
 
 @pytest.mark.parametrize("example", examples(), ids=str)

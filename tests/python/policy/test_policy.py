@@ -201,11 +201,11 @@ def test_distributed_checkpoints_have_policies(shared: str) -> None:
     policy, ddp, hook = fresh()
     for step in range(3):
         step_of(ddp, gradients_of(step, 1))
-    assert policy.snapshot()["settled"] == {"layers.0": True}
+    assert policy.state_dict()["settled"] == {"layers.0": True}
     dcp.save({"hook": hook}, checkpoint_id=shared)
     again, other, its = fresh()
     dcp.load({"hook": its}, checkpoint_id=shared)
-    assert again.snapshot() == policy.snapshot()
+    assert again.state_dict() == policy.state_dict()
     assert_bits(step_of(other, gradients_of(3, 1))[0], step_of(ddp, gradients_of(3, 1))[0])
 
 
@@ -242,7 +242,7 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
     sent = hook.stats.message_bytes - sent
     state = hook.state_dict()
     hook.rebind(moved)
-    assert hook.step == 4
+    assert hook.steps == 4
     assert_bits(
         residuals(hook)["layers.0"], next(iter(state["local"].values()))["residual"]["layers.0"]
     )
@@ -254,7 +254,8 @@ def test_decisions_hold_for_a_model_over_another_group() -> None:
 def test_ranks_must_attach_the_same_policies() -> None:
     policy = q7x2.policy.Accordion("int8", "int2", decide_every=1 + dist.get_rank())
     with pytest.raises(
-        ValueError, match=r"rank 0 has \[Accordion\('int8', 'int2', decide_every=1\)\] and"
+        ValueError,
+        match=r"rank 0 has policies=\[Accordion\('int8', 'int2', decide_every=1\)\] where",
     ):
         given(q7x2.Quantize("int8"), policy)
 
@@ -329,14 +330,14 @@ def test_gradients_that_change_get_the_mild_codec(on_stock: bool) -> None:
         share = 0.99 if dist.get_rank() == 0 else 0.01
         step_of(ddp, [direction * norm * share for norm in of_step])
         if step in expected:
-            settled = policy.snapshot()["settled"]
+            settled = policy.state_dict()["settled"]
             assert tuple(settled[f"layers.{i}"] for i in range(3)) == expected[step], step
         sent.append(hook.stats.message_bytes)
     assert sent[3] - sent[2] < 0.7 * (sent[1] - sent[0])  # two of three through int2
     again = q7x2.policy.Accordion("int8", "int2", change=0.5, decide_every=2)
     _, other = given(options, again, process_group=group)
     other.load_state_dict(hook.state_dict())
-    assert again.snapshot() == policy.snapshot()
+    assert again.state_dict() == policy.state_dict()
     _, without = given(options, None, process_group=group)
     with pytest.raises(q7x2.hooks.HookStateError, match="was saved with policies"):
         without.load_state_dict(hook.state_dict())
@@ -354,7 +355,7 @@ def test_policies_accumulate_gradients() -> None:
             expected = sum(mean_of(j, 1)[0] for j in range(3))
             assert_close(next(ddp.parameters()).grad, expected, rtol=0.05, atol=0.05)
     assert lasts == [False, False, True] * 2
-    assert (hook.step, hook.cadence) == (2, 3)
+    assert (hook.steps, hook.cadence) == (2, 3)
     steps = [
         q7x2.policy.Accumulate(q7x2.policy.PostLocal(2, 4)).decide(step, None).cadence
         for step in range(4)

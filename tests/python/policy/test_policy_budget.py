@@ -28,7 +28,7 @@ def test_errors_beyond_the_budget_tighten_single_gradients() -> None:
     alarms = {event.parameter for event in policy.history if event.kind == "alarm"}
     assert alarms == {"layers.0"}
     assert policy.level == "int2:g=128"
-    assert policy.snapshot()["single"]["layers.0"]["above"] >= 1
+    assert policy.state_dict()["single"]["layers.0"]["above"] >= 1
 
 
 def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
@@ -121,7 +121,7 @@ def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any
     with torch.no_grad():
         hook.observe(_loss(ddp.module, 999_999).item())
     rank, noticed = dist.get_rank(), []
-    while (step := hook.step) < 120:
+    while (step := hook.steps) < 120:
         if step == kick:
             kick = None
             for group in optimizer.param_groups:
@@ -134,7 +134,7 @@ def train(policy: Any, kick: int | None, seed: int = 0) -> tuple[float, Any, Any
                 seen = hook.observe(_loss(ddp.module, 999_999).item())
             if seen.rolled_back:
                 noticed.append(step)
-                assert seen.step == hook.step == 60
+                assert seen.steps == hook.steps == 60
     with torch.no_grad():
         return _loss(ddp.module, 999_998).item(), noticed, ddp
 
@@ -173,7 +173,7 @@ def test_a_divergence_that_nothing_helps_against_is_an_error() -> None:
         backward(ddp, 0)
         optimizer.step()
         assert hook.observe(math.nan).rolled_back
-        assert hook.step == 0
+        assert hook.steps == 0
     with pytest.raises(q7x2.policy.DivergenceError, match="has diverged 5 times"):
         hook.observe(math.nan)
     with pytest.raises(TypeError, match="state_dict and load_state_dict, got int"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import q7x2
@@ -72,7 +73,7 @@ def test_a_gradient_returns_when_its_error_has_fallen() -> None:
         assert measured(step, 0.03) == 2  # 0.3 at rank 1
     other = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
     other.bind({"w": 4})
-    other.load(policy.snapshot())
+    other.load_state_dict(policy.state_dict())
     policy = other
     assert measured(50, 0.03) == 1
 
@@ -92,3 +93,14 @@ def test_residuals_of_the_level_before_do_not_count() -> None:
     assert measured(3, 1.0) is None  # the gradient and the common level go up
     assert measured(4, 1.0) is None
     assert policy.level == 2
+
+
+def test_old_names_of_its_state_say_the_new_ones() -> None:
+    policy: Any = q7x2.policy.Accumulate(2)
+    with pytest.raises(AttributeError, match="Accumulate has no attribute 'snapshot': use 'state_"):
+        policy.snapshot()
+
+    with pytest.raises(TypeError, match="Mine overrides 'load': a Policy calls it 'load_state_di"):
+
+        class Mine(q7x2.policy.Policy):
+            def load(self, snapshot: Any) -> None: ...

@@ -14,8 +14,8 @@ pytest.importorskip("sklearn")
 import q7x2
 from q7x2._core.palette import line_style
 
-from benchmarks.harness import facts
-from benchmarks.studies.train import figures, inference, pictures, report, timeline, wire
+from benchmarks.harness import facts, inference
+from benchmarks.studies.train import figures, pictures, report, timeline, wire
 from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL, METHODS, UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES, Choice, Job, Study, jobs

@@ -1,51 +1,61 @@
-"""What ``attach(overlap=...)`` takes, and what it refuses."""
+"""``attach``: the next forward overlaps with the all-gathers of new weights."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from q7x2._core.agreement import check_agreement
-from q7x2.hooks.compose import Allreduce
 from q7x2.hooks.runner import check_has_no_hook, reduced_parameters
 from q7x2.overlap.forward import AttachedForward
 from q7x2.overlap.options import OverlapOptions
 
 
-def attach_forward(
-    ddp: Any,
-    hook: Any,
-    overlap: Any,
-    optimizer: torch.optim.Optimizer | None,
-    others: dict[str, Any],
+def attach(
+    ddp: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    options: OverlapOptions | None = None,
 ) -> AttachedForward:
-    """``attach(ddp, hook, overlap=overlap, optimizer=optimizer)``; a collective call.
+    """Let half of each all-reduce of ``ddp`` run during the next forward.
+
+    Gradients are reduce-scattered, each rank steps on its shard, and the new weights are
+    all-gathered during the next forward (docs/forward_overlap.md). The loop of the training stays
+    as it is.
+
+    >>> ddp = DistributedDataParallel(model)
+    >>> optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    >>> attached = q7x2.overlap.attach(ddp, optimizer)
+
+    All ranks of the model's process group call it. A DistributedDataParallel takes one hook, and
+    keeps it.
 
     Args:
-        others: Arguments of ``attach`` that do not go with ``overlap``, by name; None if not given.
+        ddp: The model. Its gradients are sent as they are: it takes no other hook.
+        optimizer: It updates each element by itself, and its steps are divided among the ranks.
+        options: None: all of them are chosen.
+
+    Returns:
+        The model at work: its figures.
+
+    Raises:
+        NotElementwiseError: The optimizer is not elementwise.
+        RuntimeError: The model has a hook already.
+        TypeError: An argument is not what it should be.
+        ValueError: The model, its parameters or the optimizer do something that does not go with
+            it, or ranks have different ones.
     """
-    if overlap != "forward" and not isinstance(overlap, OverlapOptions):
-        raise ValueError(f"overlap must be 'forward' or an OverlapOptions, got {overlap!r}")
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
-            f"overlap='forward' needs a DistributedDataParallel, got {type(ddp).__name__}"
+            f"forward overlap needs a DistributedDataParallel, got {type(ddp).__name__}"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"overlap='forward' needs the optimizer, got {optimizer!r}")
-    if not isinstance(hook, Allreduce) or hook.dtype is not None:
-        raise ValueError(
-            "overlap='forward' reduce-scatters whole gradients, which no compressing hook does: "
-            f"attach q7x2.Allreduce(), got {hook!r}"
-        )
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(f"overlap='forward' takes no {name}")
+        raise TypeError(f"optimizer must be of type Optimizer, got {optimizer!r}")
+    options = OverlapOptions() if options is None else options
+    if not isinstance(options, OverlapOptions):
+        raise TypeError(f"options must be of type OverlapOptions, got {options!r}")
     check_has_no_hook(ddp)
     parameters = [(name, p) for name, p in reduced_parameters(ddp) if isinstance(p, nn.Parameter)]
-    options = OverlapOptions() if overlap == "forward" else overlap
     if options.early and parameters[0][1].device.type != "cpu":
         raise ValueError("OverlapOptions(early=...) is for parameters on the CPU")
     problem: Exception | None = None
@@ -67,13 +77,13 @@ def _check_model(ddp: DistributedDataParallel, parameters: list[tuple[str, nn.Pa
     """Raises ValueError for what DDP does differently in each step, and for unusual parameters."""
     if ddp.find_unused_parameters or ddp.static_graph:
         raise ValueError(
-            "overlap='forward' needs a DistributedDataParallel without find_unused_parameters and "
+            "forward overlap needs a DistributedDataParallel without find_unused_parameters and "
             "static_graph: every step must reduce all parameters"
         )
     if ddp.mixed_precision is not None:
-        raise ValueError("overlap='forward' does not go with DDP's mixed_precision: use autocast")
+        raise ValueError("forward overlap does not go with DDP's mixed_precision: use autocast")
     if hasattr(ddp.module, "_orig_mod"):
-        raise ValueError("overlap='forward' does not go with torch.compile: modules must be called")
+        raise ValueError("forward overlap does not go with torch.compile: modules must be called")
     for name, module in ddp.module.named_modules():
         if getattr(module, "sparse", False):
             raise ValueError(f"module {name!r} has sparse gradients, which cannot be scattered")
