@@ -9,6 +9,7 @@
 #include "bindings/comm_hooks.h"
 #include "bindings/fabric.h"
 #include "bindings/info.h"
+#include "bindings/late.h"
 #include "bindings/ledger.h"
 #include "bindings/ledger_feed.h"
 #include "bindings/plan.h"
@@ -44,5 +45,6 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_plan(module);
   q7x2::bind_ledger(module);
   q7x2::bind_ledger_feed(module);
+  q7x2::bind_late(module);
   q7x2::bind_server(module);
 }

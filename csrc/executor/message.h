@@ -12,7 +12,7 @@
 
 namespace q7x2 {
 
-class MessageTask final : public Task {
+class MessageTask : public Task {
  public:
   enum class Direction { kSend, kReceive };
   static constexpr int kAnySource = -1;

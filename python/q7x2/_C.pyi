@@ -1,6 +1,6 @@
 """The compiled module. ``q7x2._core.extension.load`` loads it, with UCX in front of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -353,6 +353,87 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def subtract(values: Tensor, reference: Tensor) -> tuple[float, float]:
     """``values -= reference``, both float32; the squares of the L2 norms of what it has made, and
     of what was there before."""
+
+class PeerMessage:
+    """A message that has arrived."""
+
+    def __init__(self, sender: int, header: Sequence[int]) -> None: ...
+    @property
+    def sender(self) -> int: ...
+    @property
+    def header(self) -> list[int]: ...
+    @property
+    def payload(self) -> Tensor | None: ...
+
+class MessageQueue:
+    """What has arrived in some Mails; csrc/late/message_queue.h.
+
+    ``drives``: whether the thread that reads it makes progress while it waits.
+    """
+
+    def __init__(self, group: ProcessGroupQ7x2, drives: bool) -> None: ...
+    def put(self, message: PeerMessage) -> None:
+        """Any thread: add a message of this rank itself."""
+
+class Mail:
+    """Messages from any rank to any other; csrc/late/mail.h.
+
+    ``most_sends`` None: none is dropped.
+    """
+
+    def __init__(
+        self, group: ProcessGroupQ7x2, width: int, queue: MessageQueue, most_sends: int | None
+    ) -> None: ...
+    def send(self, peer: int, header: Sequence[int], payload: Tensor | None = None) -> None:
+        """Begin to send; a message to a rank that takes none for long is dropped."""
+
+    def receive(self, seconds: float) -> PeerMessage | None:
+        """The next message of the queue; None if none has come, or only a part of one."""
+
+    def finish_sends(self) -> None:
+        """Wait until all that was sent has been taken."""
+
+_Closed = tuple[int, dict[int, tuple[Tensor, float]], Tensor | None, int]
+
+class Quorum:
+    """Steps of ranks that wait for none; csrc/late/quorum.h. Tensors are vectors of uint8.
+
+    ``lengths``: the least and the greatest number of bytes of a contribution.
+    """
+
+    WIDTH: int
+    """Numbers of a header."""
+    KINDS: dict[str, int]
+    """Kinds of messages, by name."""
+
+    def __init__(
+        self,
+        mail: Mail,
+        lengths: tuple[int, int],
+        is_enough: Callable[[int], bool],
+        state: Callable[[], Tensor],
+    ) -> None: ...
+    @property
+    def step(self) -> int: ...
+    def resume(self, step: int) -> None:
+        """Begin with this step, equal on all ranks; RuntimeError after the first message."""
+
+    def set_timing(self, grace: float, takeover: float, timeout: float) -> None: ...
+    def set_tap(self, tap: Callable[[int, int, int, bool], bool] | None) -> None:
+        """See every message, for tests of failures."""
+
+    def close(self, data: Tensor, weight: float) -> _Closed:
+        """Take part in the current step until it is closed: the mask of ranks that count, their
+        contributions, the state of another rank instead, and the next step."""
+
+    def follow(self, patience: float) -> _Closed | None:
+        """Help to close the current step without a contribution."""
+
+    def serve(self) -> None:
+        """Give this rank's state to ranks that are behind, if it is this rank's turn."""
+
+    def finish(self) -> None:
+        """Wait until all ranks have called it."""
 
 def create_backend(
     dist_backend_opts: Any, options: Options | None = None, *, in_job: bool = False

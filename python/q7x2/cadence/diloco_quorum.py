@@ -24,8 +24,7 @@ from q7x2.cadence.diloco_options import DiLoCoOptions, QuorumOptions
 from q7x2.cadence.diloco_shards import is_sharded
 from q7x2.cadence.quorum_outer import OuterBytes
 from q7x2.late.quorum_exchange import Exchange
-from q7x2.late.quorum_mail import Mail
-from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
+from q7x2.late.quorum_messages import Closed, Contribution, Timing
 from q7x2.late.quorum_options import checked
 
 
@@ -71,12 +70,10 @@ class ByQuorum:
         group = dist.group.WORLD if group is None else group
         backend = backend_of(group, "DiLoCo with a quorum")
         assert group is not None
-        self._need, timing = checked(
-            quorum.need, quorum.grace, quorum.takeover, quorum.timeout, backend
-        )
+        need, timing = checked(quorum.need, quorum.grace, quorum.takeover, quorum.timeout, backend)
         shapes = [(name, tuple(p.shape), p.dtype) for name, p in parameters]
         facts = options.recipe() | {
-            "need": self._need,
+            "need": need,
             "staleness": quorum.staleness,
             "parameters": shapes,
         }
@@ -98,10 +95,10 @@ class ByQuorum:
             options.compressor, coded, fragment.weights.numel(), options.random_seed
         )
         self._exchange = Exchange(
-            Mail(group, len(Header._fields)),
+            group,
             self._bytes.lengths,
-            lambda mask: mask.bit_count() >= self._need,
-            self._state,
+            lambda mask: mask.bit_count() >= need,
+            lambda: encode((fragment.weights, fragment.momentum)),
             timing,
         )
 
@@ -291,9 +288,6 @@ class ByQuorum:
         moved = views(gradient, self._fragment.parameters)
         for name, p in self._fragment.parameters:
             p.sub_(moved[name].to(p.dtype))
-
-    def _state(self) -> Tensor:
-        return encode((self._fragment.weights, self._fragment.momentum))
 
     def _load(self, state: Tensor) -> None:
         fragment = self._fragment

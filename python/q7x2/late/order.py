@@ -14,10 +14,12 @@ from __future__ import annotations
 import struct
 import threading
 from enum import IntEnum
+from typing import Any
 
+from q7x2._core.extension import load
 from q7x2.late.lag import MODES
 from q7x2.late.log import Applied, Log
-from q7x2.late.quorum_mail import Inbox, Letter, Mail
+from q7x2.late.quorum_mail import Mail
 
 WIDTH = 5  # kind, and up to four numbers
 MOST_RANKS = 62  # bits of a mask
@@ -33,6 +35,7 @@ class Kind(IntEnum):
     ENTRY = 4  # to all ranks: version, mask, index of the mode
     END = 5  # to all ranks: all are done, at this version
     STOP = 6  # to rank 0's thread, from rank 0
+    FAILED = 7  # to rank 0, from its thread: it has ended because of an error
 
 
 def bits_of(value: float) -> int:
@@ -56,20 +59,23 @@ class Order:
     Args:
         mail: Only the thread uses it from now on. Its inbox takes rank 0's own messages.
         log: Only the thread uses it.
-        inbox: Of rank 0's other messages, for what the thread tells rank 0, and for what it raises.
+        inbox: Of rank 0's other messages, for what the thread tells rank 0.
+
+    Attributes:
+        error: Why the thread has ended; None unless it failed.
     """
 
-    def __init__(self, mail: Mail, log: Log, inbox: Inbox) -> None:
+    def __init__(self, mail: Mail, log: Log, inbox: Any) -> None:
         self._mail, self._log, self._inbox = mail, log, inbox
         self._waiting: dict[int, Applied] = {}  # in the order in which they came
         self._finished: set[int] = set()
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="q7x2 order", daemon=True)
         self._thread.start()
 
     def hear(self, kind: Kind, *numbers: int) -> None:
         """A message of rank 0 itself."""
-        letter = Letter(0, header_of(kind, *numbers), None)
-        self._mail.inbox.put(lambda: letter)
+        self._mail.inbox.put(load().PeerMessage(0, header_of(kind, *numbers)))
 
     def resume(self, log: Log) -> None:
         """Go on with another log; before the first message."""
@@ -90,14 +96,10 @@ class Order:
                     return
                 self._take(letter)
         except Exception as error:  # its rank raises it
-            failed = error
+            self.error = error
+            self._inbox.put(load().PeerMessage(0, header_of(Kind.FAILED)))
 
-            def tell() -> Letter:
-                raise failed
-
-            self._inbox.put(tell)
-
-    def _take(self, letter: Letter) -> None:
+    def _take(self, letter: Any) -> None:
         kind, *numbers = letter.header
         if kind == Kind.OFFER:
             version, seconds = numbers[:2]
@@ -117,5 +119,4 @@ class Order:
         header = header_of(kind, *numbers)
         for peer in self._mail.peers:
             self._mail.send(peer, header)
-        letter = Letter(0, header, None)
-        self._inbox.put(lambda: letter)
+        self._inbox.put(load().PeerMessage(0, header))

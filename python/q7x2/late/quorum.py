@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -20,8 +21,7 @@ from q7x2._core.option_checks import check_positive, check_whole
 from q7x2._core.renamed import renamed
 from q7x2.late.quorum_code import GradientCode, Part
 from q7x2.late.quorum_exchange import Exchange
-from q7x2.late.quorum_mail import Mail
-from q7x2.late.quorum_messages import Closed, Contribution, Header, Timing
+from q7x2.late.quorum_messages import Closed, Contribution, Timing
 from q7x2.late.quorum_options import checked
 from q7x2.late.replica import Replica
 
@@ -118,15 +118,16 @@ class QuorumSGD(Ending):
             )
         self.optimizer, self.need, self._late = optimizer, need, late
         self._rank, self._code = group.rank(), GradientCode(size, copies)
+        self._parts = self._code.parts(self._rank)
         options: dict[str, Any] = {"need": need, "copies": copies, "late": late}
         options["parameters"] = self._replica.shapes
         check_agreement("QuorumSGD", options, group)
         self._replica.start(group)
-        self._group, length = group, 4 * self._replica.numel
+        self._group, length, me = group, 4 * self._replica.numel, ref(self)
         self._exchange = Exchange(
-            Mail(group, len(Header._fields)),
+            group,
             (length, length),
-            self._is_enough,
+            lambda mask: (quorum := me()) is not None and quorum._is_enough(mask),
             self._replica.state,
             timing,
         )
@@ -151,7 +152,7 @@ class QuorumSGD(Ending):
                 (loss_of(model(x), y) * part.weight).backward()
             quorum.step()
         """
-        return self._code.parts(self._rank)
+        return list(self._parts)
 
     @property
     def timing(self) -> Timing:

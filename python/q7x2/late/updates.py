@@ -24,7 +24,7 @@ from q7x2._core.renamed import renamed, renamed_attributes
 from q7x2.late.lag import MODES, LagEvent, LagFacts, describe_mode, mode_of
 from q7x2.late.log import Applied, Log
 from q7x2.late.order import MOST_RANKS, WIDTH, Kind, Order, bits_of, header_of, value_of
-from q7x2.late.quorum_mail import Letter, Mail
+from q7x2.late.quorum_mail import Mail
 from q7x2.late.replica import Replica
 from q7x2.late.stale_stats import StaleSGDStats
 
@@ -134,9 +134,9 @@ class StaleSGD(Ending):
         self._rank, self._size = group.rank(), size
         self._send_every, self._discount = send_every, discount
         self._log = self._make_log()
-        self._data = Mail(group, WIDTH, most_sends=math.inf)
+        self._data = Mail(group, WIDTH)
         inbox = self._data.inbox
-        self._orders = Mail(group, WIDTH, None if self._rank == 0 else inbox, math.inf)
+        self._orders = Mail(group, WIDTH, None if self._rank == 0 else inbox, drives=False)
         self._order: Order | None = None
         if self._rank == 0:
             self._order = Order(self._orders, self._make_log(), inbox)
@@ -340,7 +340,7 @@ class StaleSGD(Ending):
         ranks = [str(rank) for rank in range(self._size) if rank not in there]
         return f"ranks {', '.join(ranks)}" if ranks else "rank 0 to order gradients"
 
-    def _hear(self, letter: Letter) -> None:
+    def _hear(self, letter: Any) -> None:
         kind, *numbers = letter.header
         if kind == Kind.GRADIENT:
             number, version, weight, seconds = numbers
@@ -352,6 +352,10 @@ class StaleSGD(Ending):
             self._entries.append((version, mask, mode))
         elif kind == Kind.END:
             self._end = numbers[0]
+        elif kind == Kind.FAILED:
+            assert self._order is not None
+            assert self._order.error is not None
+            raise self._order.error
 
     def _ranks(self) -> list[int]:
         """Of the next entry."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,13 +16,12 @@ import q7x2
 import torch
 import torch.distributed as dist
 from pairs import each_value
-from q7x2.late.quorum_mail import Mail
-from q7x2.late.quorum_messages import Other
-from q7x2.late.quorum_vote import Kind
+from q7x2._core.extension import load
 from torch import nn
 from values import Signals, assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
+KINDS: dict[str, int] = load().Quorum.KINDS
 PLAIN: dict[str, Any] = {"timeout": 40.0, "grace": 0.2}
 
 
@@ -172,50 +170,54 @@ def test_what_becomes_of_a_late_gradient(late: str) -> None:
 # ---- ranks that are stopped ----------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def stops_in(kind: int, step: int) -> Iterator[None]:
+def stop_in(quorum: q7x2.late.QuorumSGD, kind: str, step: int) -> None:
     """This process stops when it has sent its first message of the kind in the step."""
-    send, is_over = Mail.send, False
+    exchange = quorum._exchange
 
-    def sent(self: Mail, peer: int, header: Any, payload: Any = None) -> None:
-        nonlocal is_over
-        send(self, peer, header, payload)
-        if header[0] == kind and header[1] == step and not is_over:
-            is_over = True
+    def tap(_: int, its_kind: int, its_step: int, is_sent: bool) -> bool:
+        if is_sent and its_kind == KINDS[kind] and its_step == step:
+            exchange.set_tap(None)
             os.kill(os.getpid(), signal.SIGSTOP)
+        return True
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Mail, "send", sent)
-        yield
+    exchange.set_tap(tap)
 
 
-@contextlib.contextmanager
-def loses_gradients(step: int, peers: list[int]) -> Iterator[None]:
-    """Peers do not get what this rank contributes to the step."""
-    send = Mail.send
+def lose_gradients(
+    quorum: q7x2.late.QuorumSGD, step: int, peers: list[int], and_stop: bool = False
+) -> None:
+    """Peers do not get what this rank contributes to the step.
 
-    def sent(self: Mail, peer: int, header: Any, payload: Any = None) -> None:
-        if not (peer in peers and header[0] == Other.CONTRIBUTION and header[1] == step):
-            send(self, peer, header, payload)
+    Args:
+        and_stop: This process stops when it has sent its first proposal in the step.
+    """
+    exchange = quorum._exchange
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Mail, "send", sent)
-        yield
+    def tap(peer: int, kind: int, its_step: int, is_sent: bool) -> bool:
+        if its_step > step:
+            exchange.set_tap(None)
+        if and_stop and is_sent and kind == KINDS["propose"] and its_step == step:
+            exchange.set_tap(None)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return not (peer in peers and kind == KINDS["contribution"] and its_step == step)
+
+    exchange.set_tap(tap)
 
 
 @ONLY_Q7X2
 @pytest.mark.parametrize(
     ("at", "stopped"),
-    each_value([Other.ASK, Other.CONTRIBUTION, Kind.PROPOSE, Kind.ACCEPT], [0, 3]),
+    each_value(["ask", "contribution", "propose", "accept"], [0, 3]),
 )
 @pytest.mark.ranks(4, deadline=120)
-def test_no_step_waits_for_a_rank_that_is_stopped(at: int, stopped: int) -> None:
+def test_no_step_waits_for_a_rank_that_is_stopped(at: str, stopped: int) -> None:
     """The others take five steps, and only then does it go on; it ends with the same weights."""
     model, quorum = made()
     processes, rank = pids(), dist.get_rank()
-    with stops_in(at, 3) if rank == stopped else contextlib.nullcontext():
-        train(model, quorum, 8)
-    if rank != stopped and not (stopped == 3 and at == Kind.PROPOSE):
+    if rank == stopped:
+        stop_in(quorum, at, 3)
+    train(model, quorum, 8)
+    if rank != stopped and not (stopped == 3 and at == "propose"):
         os.kill(processes[stopped], signal.SIGCONT)
     train(model, quorum, 12)
     quorum.finish()
@@ -232,11 +234,9 @@ def test_what_one_rank_has_of_a_stopped_one_is_passed_on() -> None:
     model, quorum = made()
     processes, rank = pids(), dist.get_rank()
     signals = Signals()
-    with contextlib.ExitStack() as faults:
-        if rank == 0:
-            faults.enter_context(loses_gradients(3, [2, 3]))
-            faults.enter_context(stops_in(Kind.PROPOSE, 3))
-        train(model, quorum, 4)
+    if rank == 0:
+        lose_gradients(quorum, 3, [2, 3], and_stop=True)
+    train(model, quorum, 4)
     if rank == 0:
         assert quorum.stats.counted == 4
     if rank in (2, 3):
@@ -283,8 +283,9 @@ def test_a_rank_that_lacks_a_gradient_of_a_stopped_rank_gets_the_state_of_anothe
     if rank == 2:
         dist.barrier()
     else:
-        with loses_gradients(0, [2]) if rank == 0 else contextlib.nullcontext():
-            train(model, quorum, 1)
+        if rank == 0:
+            lose_gradients(quorum, 0, [2])
+        train(model, quorum, 1)
         dist.barrier()
     quorum.timing.grace = 0.2
     if rank == 0:
@@ -362,8 +363,9 @@ def test_a_rank_that_dies_ends_the_group_and_the_others_make_a_new_quorum(
 def test_coded_steps_are_exact_while_a_rank_is_stopped(world_size: int) -> None:
     model, quorum = made(copies=2)
     processes, rank = pids(), dist.get_rank()
-    with stops_in(Other.ASK, 2) if rank == 1 else contextlib.nullcontext():
-        train(model, quorum, 6)
+    if rank == 1:
+        stop_in(quorum, "ask", 2)
+    train(model, quorum, 6)
     if rank == 0:
         os.kill(processes[1], signal.SIGCONT)
     train(model, quorum, 8)

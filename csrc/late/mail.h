@@ -1,0 +1,70 @@
+// Mail: messages from any rank to any other, received as they come.
+//
+// A message is a header of a few whole numbers, and perhaps a payload of bytes behind it. One
+// receive per peer waits for its next header at all times:
+//
+//   send header, send payload  -->  header's receive --> payload's receive --> queue
+//
+// A message arrives when it is whole, so it may overtake one with a longer payload.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "late/message_queue.h"
+#include "transport/group.h"
+
+namespace q7x2 {
+
+class Mail : public std::enable_shared_from_this<Mail> {
+ public:
+  /// All ranks of `group` make it, and nobody else sends messages in the group. One thread at a
+  /// time uses it. `width`: numbers of a header. `queue`: where messages arrive; several Mails of
+  /// one thread may share it. `most_sends`: unfinished sends to a rank that does not take them,
+  /// beyond which messages to it are dropped.
+  static std::shared_ptr<Mail> make(std::shared_ptr<Group> group, size_t width,
+                                    std::shared_ptr<MessageQueue> queue, size_t most_sends);
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  int rank() const { return group_->rank(); }
+  int world_size() const { return group_->world_size(); }
+  const std::vector<int>& peers() const { return peers_; }
+
+  /// Begins to send; a message to a rank that takes none for long is dropped. The payload must not
+  /// change any more.
+  void send(int peer, std::span<const int64_t> header, const Bytes& payload);
+  /// Whether a payload to `peer` is not complete yet.
+  bool is_loading(int peer) const;
+  /// The next message of the queue. Nothing: `deadline` passed, or a part of a message has arrived
+  /// or been taken. Throws the Error of a failed group.
+  std::optional<PeerMessage> receive(TimePoint deadline) { return queue_->receive(deadline); }
+  /// Waits until all that was sent has been taken. Throws the Error of a failed group.
+  void finish_sends();
+
+ private:
+  class MailTask;
+
+  Mail(std::shared_ptr<Group> group, size_t width, std::shared_ptr<MessageQueue> queue,
+       size_t most_sends);
+  std::shared_ptr<MailTask> post_send(int peer, uint32_t tag, const Bytes& data,
+                                      MessageQueue::Arrival arrival);
+  void post_receive(int peer, uint32_t tag, const Bytes& data, MessageQueue::Arrival arrival);
+  void await_header(int peer);
+  std::optional<PeerMessage> header_arrived(int peer, const Bytes& data);
+
+  const std::shared_ptr<Group> group_;
+  const size_t width_;
+  const std::shared_ptr<MessageQueue> queue_;
+  const size_t most_sends_;
+  std::vector<int> peers_;
+  std::map<int, std::vector<std::shared_ptr<MailTask>>> sends_;  // by peer: unfinished ones
+  std::map<int, std::shared_ptr<MailTask>> payloads_;            // by peer: the last one
+};
+
+}  // namespace q7x2
