@@ -27,7 +27,8 @@ _SETTINGS = (
     "/usr/share/keyrings",
     "/usr/local/share/ca-certificates",
 )
-# In a mount namespace of its own, so that nothing stays mounted.
+# In namespaces of its own, so that nothing stays mounted, and no process goes on.
+_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 _ENTER = """
 set -e
 mount --make-rprivate /
@@ -89,7 +90,7 @@ class BareDebian:
             for word in _pip_folders(key)
         )
         done = subprocess.run(
-            ["unshare", "--mount", "bash", "-c", _ENTER, "enter", self._folder, folders, script],
+            [*_NAMESPACES, "bash", "-c", _ENTER, "enter", self._folder, folders, script],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
