@@ -1,7 +1,6 @@
 #include "bindings/late.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -48,8 +47,7 @@ std::optional<at::Tensor> payload_of(const PeerMessage& message) {
 }
 
 std::optional<PeerMessage> receive(Mail& mail, double seconds) {
-  const std::chrono::duration<double> wait(std::max(0.0, seconds));
-  return mail.receive(Clock::now() + std::chrono::duration_cast<Clock::duration>(wait));
+  return mail.receive_within(std::max(0.0, seconds));
 }
 
 /// Runs `body` without the GIL; Python sees a TimeoutError where it has timed out.

@@ -81,6 +81,11 @@ bool Mail::is_loading(int peer) const {
   return found != payloads_.end() && !found->second->done();
 }
 
+std::optional<PeerMessage> Mail::receive_within(double seconds) {
+  const std::chrono::duration<double> wait(seconds);
+  return receive(Clock::now() + std::chrono::duration_cast<Clock::duration>(wait));
+}
+
 void Mail::finish_sends() {
   for (auto& [peer, sends] : sends_) {
     for (const auto& each : sends) {

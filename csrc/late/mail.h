@@ -44,6 +44,8 @@ class Mail : public std::enable_shared_from_this<Mail> {
   /// The next message of the queue. Nothing: `deadline` passed, or a part of a message has arrived
   /// or been taken. Throws the Error of a failed group.
   std::optional<PeerMessage> receive(TimePoint deadline) { return queue_->receive(deadline); }
+  /// The same, for so many seconds at most.
+  std::optional<PeerMessage> receive_within(double seconds);
   /// Waits until all that was sent has been taken. Throws the Error of a failed group.
   void finish_sends();
 

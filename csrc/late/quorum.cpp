@@ -14,10 +14,6 @@ constexpr double kNever = -1;
 constexpr double kWantsAgain = 1.0;    // seconds between two requests for a state
 constexpr int64_t kRemembered = 4096;  // decisions, for ranks that are behind
 
-double now() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
-
 std::string listed(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -31,6 +27,16 @@ std::string seconds_text(double seconds) {
 }
 
 }  // namespace
+
+double Quorum::now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+std::vector<int> Quorum::peers_without(const std::function<bool(int)>& holds) const {
+  std::vector<int> missing;
+  std::ranges::copy_if(mail_->peers(), std::back_inserter(missing), std::not_fn(holds));
+  return missing;
+}
 
 struct Quorum::Wait {
   double begun = now();
@@ -107,9 +113,8 @@ void Quorum::finish() {
   while (done_.size() < mail_->peers().size()) {
     const double time = now();
     if (time - begun > timing_.timeout) {
-      std::vector<int> missing;
-      std::ranges::copy_if(mail_->peers(), std::back_inserter(missing),
-                           [&](int peer) { return !done_.contains(peer); });
+      const std::vector<int> missing =
+          peers_without([&](int peer) { return done_.contains(peer); });
       throw QuorumTimeout("finish() timed out after " + seconds_text(timing_.timeout) +
                           ", waiting for ranks " + listed(missing));
     }
@@ -133,9 +138,8 @@ int64_t Quorum::furthest() const {
 void Quorum::act(Wait& wait) {
   const double time = now();
   if (time - wait.begun > timing_.timeout) {
-    std::vector<int> missing;
-    std::ranges::copy_if(mail_->peers(), std::back_inserter(missing),
-                         [&](int peer) { return (held() >> peer & 1) == 0; });
+    const std::vector<int> missing =
+        peers_without([&](int peer) { return (held() >> peer & 1) != 0; });
     throw QuorumTimeout("step " + std::to_string(step_) + " timed out after " +
                         seconds_text(timing_.timeout) + ", waiting for ranks " +
                         (missing.empty() ? "that vote" : listed(missing)));

@@ -142,6 +142,9 @@ class Quorum {
   int64_t held() const;
   bool is_enough(int64_t mask);
   void receive(double seconds);
+  /// Seconds, by the clock of `Timing`.
+  static double now();
+  std::vector<int> peers_without(const std::function<bool(int)>& holds) const;
   void hear(const PeerMessage& message);
   void hear_ask(int sender, int64_t step);
   void hear_ballot(const Header& head, const PeerMessage& message);

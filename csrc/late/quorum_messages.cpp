@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <string>
 
 #include "late/quorum.h"
@@ -28,9 +27,7 @@ bool Quorum::is_enough(int64_t mask) {
 }
 
 void Quorum::receive(double seconds) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(seconds));
-  if (const std::optional<PeerMessage> message = mail_->receive(deadline)) hear(*message);
+  if (const std::optional<PeerMessage> message = mail_->receive_within(seconds)) hear(*message);
 }
 
 void Quorum::hear(const PeerMessage& message) {
@@ -107,8 +104,7 @@ void Quorum::take(const Header& head, const PeerMessage& message) {
   if (head.origin < 0 || head.origin >= mail_->world_size()) return;
   contributions_.try_emplace({head.step, static_cast<int>(head.origin)},
                              Contribution{message.payload, std::bit_cast<double>(head.weight)});
-  const std::chrono::duration<double> time = Clock::now().time_since_epoch();
-  delays_.push_back(head.step == step_ ? time.count() - begun_ : 0.0);
+  delays_.push_back(head.step == step_ ? now() - begun_ : 0.0);
   if (delays_.size() > kUsual) delays_.pop_front();
 }
 
