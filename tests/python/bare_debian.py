@@ -13,7 +13,6 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from types import TracebackType
 
 import harness
 
@@ -66,12 +65,7 @@ class BareDebian:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder)
 
     def run(self, script: str, timeout_s: float) -> str:

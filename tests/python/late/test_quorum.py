@@ -6,8 +6,6 @@ import copy
 import math
 import os
 import signal
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import harness
@@ -17,53 +15,12 @@ import torch
 import torch.distributed as dist
 from pairs import each_value
 from q7x2._core.extension import load
+from quorum_training import PLAIN, backward, made, reference, train
 from torch import nn
 from values import Signals, assert_bits, assert_close, assert_same_on_all_ranks, flat, pids
 
 ONLY_Q7X2 = pytest.mark.beyond("gloo", "has no quorum")
 KINDS: dict[str, int] = load().Quorum.KINDS
-PLAIN: dict[str, Any] = {"timeout": 40.0, "grace": 0.2}
-
-
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
-
-
-def batch(part: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(1000 * step + part))
-    return x, torch.tanh(x[:, :8])
-
-
-def made(**options: Any) -> tuple[nn.Module, q7x2.late.QuorumSGD]:
-    model = net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return model, q7x2.late.QuorumSGD(model, optimizer, **PLAIN | options)
-
-
-def backward(model: nn.Module, quorum: q7x2.late.QuorumSGD) -> None:
-    for part in quorum.parts:
-        x, y = batch(part.index, quorum.steps)
-        (nn.functional.mse_loss(model(x), y) * part.weight).backward()
-
-
-def train(model: nn.Module, quorum: q7x2.late.QuorumSGD, steps: int) -> None:
-    while quorum.steps < steps:
-        backward(model, quorum)
-        quorum.step()
-
-
-def reference(count: Callable[[int], list[int]], steps: int) -> nn.Module:
-    """One process that takes the mean of the parts that count in each step."""
-    model = net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(steps):
-        optimizer.zero_grad()
-        for part in count(step):
-            x, y = batch(part, step)
-            (nn.functional.mse_loss(model(x), y) / len(count(step))).backward()
-        optimizer.step()
-    return model
 
 
 # ---- nobody is late ------------------------------------------------------------------------------
@@ -373,50 +330,3 @@ def test_coded_steps_are_exact_while_a_rank_is_stopped(world_size: int) -> None:
     assert_same_on_all_ranks([flat(model)])
     expected = reference(lambda _: list(range(world_size)), 8)
     torch.testing.assert_close(flat(model), flat(expected), rtol=1e-4, atol=1e-5)
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
-@ONLY_Q7X2
-@pytest.mark.ranks(3)
-def test_mistakes_raise_when_it_is_made() -> None:
-    for error, options in (
-        ("need must be at least 2", {"need": 1}),
-        ("need must be at most 3", {"need": 4}),
-        ("need must be None with copies", {"need": 2, "copies": 2}),
-        ("copies must be at most 3", {"copies": 4}),
-        ("grace must not be negative", {"grace": -1.0}),
-        ("takeover must be positive", {"takeover": 0.0}),
-        ("timeout must be positive", {"timeout": 0.0}),
-        ("timeout must be positive", {"timeout": timedelta(0)}),
-        ("late must be one of drop, keep", {"late": "lose"}),
-        ("'drop' with copies", {"late": "keep", "copies": 2}),
-        ("the same QuorumSGD, but rank 0", {"need": 2 + (dist.get_rank() == 1)}),
-    ):
-        with pytest.raises(ValueError, match=error):
-            made(**options)
-    with pytest.raises(TypeError, match="optimizer must be of type Optimizer"):
-        q7x2.late.QuorumSGD(net(), None)  # type: ignore[arg-type]
-
-
-@ONLY_Q7X2
-@pytest.mark.ranks(2)
-def test_two_ranks_are_no_quorum() -> None:
-    with pytest.raises(ValueError, match="a quorum needs 3 to 62 ranks, got 2"):
-        made()
-
-
-@ONLY_Q7X2
-@pytest.mark.ranks(3)
-def test_a_step_without_enough_ranks_raises_at_its_timeout_and_can_be_tried_again() -> None:
-    model, quorum = made(need=3, timeout=timedelta(seconds=0.5))
-    backward(model, quorum)
-    if dist.get_rank() != 2:
-        with pytest.raises(TimeoutError, match=r"step 0 timed out after 0\.5 s, waiting for .* 2"):
-            quorum.step()
-    quorum.timing.timeout = 40.0
-    dist.barrier()
-    train(model, quorum, 2)
-    quorum.finish()
-    assert_same_on_all_ranks([flat(model)])
