@@ -37,7 +37,7 @@ endfunction()
 # select between computed values, the conversions of 8- and 16-bit floats above all.
 # A variant for an instruction set is a file of its own, chosen at run time.
 function(q7x2_kernel_options directory)
-  file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${directory}/*.cpp)
   foreach(source IN LISTS sources)
     set(flags -O3 -ffp-contract=off -fno-trapping-math)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
@@ -50,7 +50,7 @@ function(q7x2_kernel_options directory)
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}"
                                                      SKIP_PRECOMPILE_HEADERS ON)
   endforeach()
-  file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cu)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${directory}/*.cu)
   # ptxas_report.py keeps what ptxas says. tests/python/devices/test_kernel_resources.py reads it.
   set(flags -fmad=false -Xptxas=-v)
   if(Q7X2_WERROR)

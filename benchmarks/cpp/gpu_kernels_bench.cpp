@@ -12,8 +12,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/codec_cuda.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cuda/codec_cuda.h"
 
 namespace q7x2 {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/codec.h"
-#include "kernels/reduce.h"
-#include "transport/group.h"
-#include "transport/runtime.h"
+#include "kernels/codec/codec.h"
+#include "kernels/cpu/reduce.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/reduce_isa.h"
+#include "kernels/cpu/reduce_isa.h"
 
 namespace q7x2 {
 namespace {

@@ -6,8 +6,9 @@ the slices and the window that the planner chooses for that algorithm. The simul
 of Python and c10d: on one host, where they count, the time of a call to an empty backend, measured
 in the same run, is added. Calls follow each other without a pause, in blocks that hold several.
 
-The constants of the model (`csrc/plan/model.h`) were found on the topologies of FITTED. Those of
-HELD_OUT had no part in it, and the goals are for them. A new case is a new row of one of the two.
+The constants of the model (`csrc/plan/cost/model.h`) were found on the topologies of FITTED. Those
+of HELD_OUT had no part in it, and the goals are for them. A new case is a new row of one of the
+two.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/process_group.h"
-#include "executor/message.h"
+#include "executor/collective/message.h"
 
 namespace q7x2 {
 

@@ -5,7 +5,7 @@
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
-#include "executor/sparse_all_reduce.h"
+#include "executor/sparse/sparse_all_reduce.h"
 
 namespace q7x2 {
 
@@ -33,7 +33,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::block_all_reduce(Tensors& tenso
               opts.async_op};
   std::vector<SparseCall> calls;
   std::vector<TaskMemory> memory;
-  std::vector<std::shared_ptr<ServedCall>> served;
+  std::vector<std::shared_ptr<OffloadedCall>> served;
   for (const at::Tensor& tensor : tensors) {
     const DType dtype = reducible_dtype(tensor);
     const Region region = call.buffers->in_place(tensor);
@@ -49,17 +49,18 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::block_all_reduce(Tensors& tenso
                      .title = kTitleOfBlocks,
                      .plan = kBlocksOfRanks});
     memory.push_back({.reads = {{region}}, .writes = {{region}}, .in_strips = false});
-    const bool may_be = annex_ && !call.buffers->device() && annex_->serves_blocks(region.bytes);
-    served.push_back(
-        may_be ? annex_->attempt_blocks(calls.back(), bytes, call.buffers, effective(call.timeout))
-               : nullptr);
+    const bool may_be =
+        servers_ && !call.buffers->device() && servers_->serves_blocks(region.bytes);
+    served.push_back(may_be ? servers_->attempt_blocks(calls.back(), bytes, call.buffers,
+                                                       effective(call.timeout))
+                            : nullptr);
   }
   return launch_sparse(std::move(call), std::move(calls), memory, served);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
     Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
-    const std::vector<std::shared_ptr<ServedCall>>& served) {
+    const std::vector<std::shared_ptr<OffloadedCall>>& served) {
   auto work =
       c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
                                     launch.profiled_inputs, std::move(launch.results), ++sequence_);
@@ -75,7 +76,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
       task->set_inputs(std::move(inputs[i]));
       if (i < served.size() && served[i]) {
         tasks.push_back(served[i]->task());
-        task->set_served(served[i], book_);
+        task->set_offload(served[i], plans_);
       }
       tasks.push_back(task);
     }

@@ -14,7 +14,8 @@
 #include "base/error.h"
 #include "base/process.h"
 #include "base/quiet_thread.h"
-#include "transport/failure_detector.h"
+#include "transport/net/silence_limit.h"
+#include "transport/peer/failure_detector.h"
 
 namespace q7x2 {
 namespace {
@@ -89,14 +90,14 @@ class C10dStore::Caller {
         is_calling_ = true;
         lock.unlock();
         call();
-        stay_if_ending();
+        block_at_exit();
       }
       lock.lock();
       is_calling_ = false;
     }
   }
 
-  const HomeProcess home_;
+  const ForkGuard home_;
   std::thread thread_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "backend/torch_compat.h"
-#include "transport/host_watch.h"
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/rendezvous.h"
+#include "transport/peer/host_watch.h"
 
 namespace q7x2 {
 

@@ -5,10 +5,10 @@
 #include "backend/argument_checks.h"
 #include "backend/plain_tensors.h"
 #include "backend/process_group.h"
-#include "executor/plan_call.h"
-#include "kernels/convert.h"
-#include "kernels/random.h"
-#include "kernels/reduce.h"
+#include "executor/collective/plan_call.h"
+#include "kernels/codec/random.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/reduce.h"
 
 namespace q7x2 {
 

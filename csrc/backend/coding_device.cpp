@@ -2,9 +2,9 @@
 // decodes them, or selects what is sent; or in host memory, where the codecs of the CPU do both.
 //
 // Messages have the same bits either way, so each rank decides by itself. The device needs kernels
-// (kernels/codec_kernels.h), and a Plan that only sends messages. If this rank does not know its
-// Plan yet, because rank 0 announces it ahead of the call, the call decides when it does
-// (executor/collective_device.cpp).
+// (kernels/cuda/codec_kernels.h), and a Plan that only sends messages. If this rank does not know
+// its Plan yet, because rank 0 announces it ahead of the call, the call decides when it does
+// (executor/collective/collective_device.cpp).
 #include <string>
 #include <vector>
 
@@ -12,9 +12,9 @@
 #include "backend/process_group.h"
 #include "backend/resident_tensors.h"
 #include "backend/work_stream.h"
-#include "executor/device_coder.h"
-#include "executor/plan_call.h"
-#include "executor/selected_staging.h"
+#include "executor/collective/plan_call.h"
+#include "executor/residence/device_coder.h"
+#include "executor/residence/sparse_staging.h"
 
 namespace q7x2 {
 namespace {
@@ -55,10 +55,10 @@ void ProcessGroupQ7x2::choose_device(Launch& launch, Collective collective, cons
   if (!has_kernels_for(*codec, call.dtype) && !has_selection_for(*codec, call.dtype)) return;
   call.coding.codec = codec;
   try {
-    const std::shared_ptr<PlanBook::Page> page = book_->open(shape_of(call));
-    if (page->is_settled() &&
-        !runs_on_device(*page->choice().plan, *codec, call.dtype, !opts.errors.empty()) &&
-        !selects_on_device(*page->choice().plan, *codec, call.dtype)) {
+    const std::shared_ptr<PlanCache::Entry> entry = plans_->open(shape_of(call));
+    if (entry->is_settled() &&
+        !runs_on_device(*entry->choice().plan, *codec, call.dtype, !opts.errors.empty()) &&
+        !selects_on_device(*entry->choice().plan, *codec, call.dtype)) {
       return;
     }
   } catch (const Error& error) {

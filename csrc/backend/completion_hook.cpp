@@ -62,7 +62,7 @@ void CompletionHook::wait() {
   while (pending_ > (waiting.is_inside ? waiting_inside_ : 0)) {
     changed_.wait_for(waiting.lock, kNap);
     waiting.lock.unlock();
-    stay_if_ending();
+    block_at_exit();
     Runtime::check_interrupt();
     waiting.lock.lock();
   }

@@ -32,7 +32,7 @@
 #include "device/gate.h"
 #include "device/output_gate.h"
 #include "device/strips.h"
-#include "transport/input_latch.h"
+#include "transport/run/input_latch.h"
 
 namespace q7x2 {
 

@@ -10,7 +10,7 @@
 #include "backend/resident_tensors.h"
 #include "backend/work_stream.h"
 #include "device/accelerators.h"
-#include "executor/direct_device.h"
+#include "executor/residence/direct_device.h"
 
 namespace q7x2 {
 namespace {

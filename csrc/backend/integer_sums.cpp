@@ -1,5 +1,5 @@
-// Compressed reductions with codecs whose integers add (kernels/sum_int.h): ranks agree on the
-// scales, by a maximum over each group of elements, and then add integers with any dense Plan.
+// Compressed reductions with codecs whose integers add (kernels/codec/sum_int.h): ranks agree on
+// the scales, by a maximum over each group of elements, and then add integers with any dense Plan.
 //
 // An all-reduce has one region; a reduce-scatter as many as there are ranks, each of which begins
 // with a group of its own, so that its owner knows all its scales.
@@ -17,12 +17,12 @@
 
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
-#include "kernels/codec.h"
-#include "kernels/codec_kernels.h"
-#include "kernels/random.h"
-#include "kernels/sum_int.h"
-#include "kernels/sum_int_rotation.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/random.h"
+#include "kernels/codec/sum_int.h"
+#include "kernels/codec/sum_int_rotation.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cuda/codec_kernels.h"
 
 namespace q7x2 {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "backend/process_group.h"
-#include "executor/call_check.h"
-#include "executor/collective.h"
-#include "executor/plan_call.h"
+#include "executor/collective/call_check.h"
+#include "executor/collective/collective.h"
+#include "executor/collective/plan_call.h"
 
 namespace q7x2 {
 namespace {
@@ -55,14 +55,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
-      const std::shared_ptr<ServedCall> served = attempt(launch, call);
-      PlannedCall planned = served ? plan_call_alone(std::move(call), book_, rank_, size_)
-                                   : plan_call(std::move(call), book_, rank_, size_);
+      const std::shared_ptr<OffloadedCall> served = attempt(launch, call);
+      PlannedCall planned = served ? plan_call_alone(std::move(call), plans_, rank_, size_)
+                                   : plan_call(std::move(call), plans_, rank_, size_);
       auto task = CollectiveTask::make(group_, std::move(planned), launch.buffers,
                                        effective(launch.timeout));
       if (served) {
         tasks.push_back(served->task());
-        task->set_served(served);
+        task->set_offload(served);
       }
       if (launch.buffers->device()) on_device.push_back(task);
       tasks.push_back(std::move(task));
@@ -86,12 +86,13 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
 }
 
 // The copy is made in the caller's thread, before the attempt begins to overwrite its input.
-std::shared_ptr<ServedCall> ProcessGroupQ7x2::attempt(Launch& launch, const CollectiveCall& call) {
-  if (!annex_ || launch.buffers->device() || !annex_->serves(call)) return nullptr;
+std::shared_ptr<OffloadedCall> ProcessGroupQ7x2::attempt(Launch& launch,
+                                                         const CollectiveCall& call) {
+  if (!servers_ || launch.buffers->device() || !servers_->serves(call)) return nullptr;
   const bool is_written = call.collective == Collective::kAllReduce || call.root == rank_;
   const Region saved =
-      is_written && !annex_->is_broken() ? launch.buffers->private_copy(call.input[0]) : Region{};
-  return annex_->attempt(call, saved, launch.buffers, effective(launch.timeout));
+      is_written && !servers_->is_broken() ? launch.buffers->private_copy(call.input[0]) : Region{};
+  return servers_->attempt(call, saved, launch.buffers, effective(launch.timeout));
 }
 
 std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(

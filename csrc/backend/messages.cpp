@@ -1,7 +1,7 @@
 // Point to point: send, receive, and receive from any rank.
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
-#include "executor/message.h"
+#include "executor/collective/message.h"
 
 namespace q7x2 {
 

@@ -13,11 +13,11 @@
 #include "backend/store_end.h"
 #include "backend/store_meeting.h"
 #include "base/environment.h"
-#include "executor/plan_call.h"
-#include "executor/survey.h"
+#include "executor/collective/plan_call.h"
+#include "executor/probe/survey.h"
 #include "fabric/json.h"
-#include "kernels/reduce.h"
-#include "plan/algorithm_names.h"
+#include "kernels/cpu/reduce.h"
+#include "plan/algorithms/algorithm_names.h"
 
 namespace q7x2 {
 namespace {
@@ -130,7 +130,8 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
                          options_->eager_connect, confined, device_path_of_options());
   planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
                                        algorithms_of_group(), std::move(own_plans));
-  book_ = std::make_shared<PlanBook>(planner_, rank_, size_, environment_of_plans(), refine, pause);
+  plans_ =
+      std::make_shared<PlanCache>(planner_, rank_, size_, environment_of_plans(), refine, pause);
   group_->record(options_->global_ranks_in_group);
 }
 
@@ -169,7 +170,7 @@ ProcessGroupQ7x2::~ProcessGroupQ7x2() {
 
 void ProcessGroupQ7x2::leave() {
   Runtime::run_unlocked([this] { runtime_->finish_collectives(group_.get()); });
-  if (annex_) annex_->group().leave();
+  if (servers_) servers_->group().leave();
   group_->leave();
 }
 
@@ -188,17 +189,17 @@ Complain ProcessGroupQ7x2::enter(const char* call) const {
 
 std::string ProcessGroupQ7x2::fabric_json() const {
   enter();
-  Fabric fabric = *book_->fabric();
-  if (annex_ && !annex_->is_broken()) fabric.servers = annex_->fabric()->servers;
+  Fabric fabric = *plans_->fabric();
+  if (servers_ && !servers_->is_broken()) fabric.servers = servers_->fabric()->servers;
   return to_json(fabric);
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   enter();
   Fabric fabric = fabric_from_json(json);
-  if (annex_) annex_->set_fabric(std::make_shared<const Fabric>(fabric));
+  if (servers_) servers_->set_fabric(std::make_shared<const Fabric>(fabric));
   planner_->set_fabric(without_servers(std::move(fabric)));
-  book_->clear();
+  plans_->clear();
 }
 
 std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {

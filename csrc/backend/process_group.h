@@ -16,17 +16,17 @@
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
-#include "executor/annex.h"
-#include "executor/collective_call.h"
-#include "executor/device_coder.h"
-#include "executor/served_call.h"
-#include "executor/survey.h"
+#include "executor/collective/collective_call.h"
+#include "executor/probe/survey.h"
+#include "executor/residence/device_coder.h"
 #include "fabric/fabric.h"
-#include "plan/plan_book.h"
-#include "transport/group.h"
-#include "transport/rendezvous.h"
-#include "transport/runtime.h"
-#include "transport/server_roll.h"
+#include "plan/choose/plan_cache.h"
+#include "servers/offloaded_call.h"
+#include "servers/server_group.h"
+#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/server_roll.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 
@@ -48,7 +48,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     std::string device_path;
     /// The group is one of a job: of init_process_group and new_group.
     bool in_job = false;
-    /// The durations of calls may change a choice; see plan/refinement.h. What rank 0 says counts.
+    /// The durations of calls may change a choice; see plan/choose/refinement.h. What rank 0 says
+    /// counts.
     bool refine = true;
   };
 
@@ -81,9 +82,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// What calls on device tensors have moved so far.
   const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
   /// The servers of the group, and what they have served; null: it has none.
-  const std::shared_ptr<Annex>& annex() const { return annex_; }
+  const std::shared_ptr<ServerGroup>& servers() const { return servers_; }
   /// The choices so far, and how they came about.
-  std::vector<PlanBook::Record> plan_records() const;
+  std::vector<PlanCache::Record> plan_records() const;
   /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
   std::string fabric_json() const;
   /// Has the planner choose by another Fabric of the same ranks. Collectives that have begun keep
@@ -92,7 +93,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void set_fabric(const std::string& json);
 
   // ---------------------------------------------------------------------- compressed collectives
-  /// How a collective is compressed; see kernels/codec_spec.h for the names of codecs.
+  /// How a collective is compressed; see kernels/codec/codec_spec.h for the names of codecs.
   struct CodedOptions {
     std::string codec = "none";  ///< "auto": the cheapest within `max_error`, or none
     /// Of "auto": the relative error (L2) that one rounding of normal numbers may have.
@@ -190,7 +191,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                           const int& rank, const int& size) override;
   void eagerConnectSingleDevice(at::Device device) override;
 
-  // ------------------------------------------- groups without a store (backend/successor.cpp)
+  // ------------------------------------------- groups without a store
+  // (backend/shrink_reconfigure.cpp)
   bool supportsShrinking() const override { return true; }
   /// The group of the remaining ranks, which all call it with the same list. It works if this group
   /// has failed. `flags` 1 aborts what is in progress; 0 waits for it. The options are this group's
@@ -204,7 +206,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   struct Reconfiguration {
     std::string uuid;                  ///< not used before by any member
-    std::vector<std::string> handles;  ///< see transport/handle.h
+    std::vector<std::string> handles;  ///< see transport/bootstrap/peer_address.h
     bool ordered = true;               ///< the rank is the place in the list
     std::chrono::milliseconds timeout = kBackendDefaultTimeout;
     ProcessGroupQ7x2* old = nullptr;  ///< whose Fabric and options are used; may be null
@@ -248,12 +250,12 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
   /// The attempt of a call by servers; null: it is none for them.
-  std::shared_ptr<ServedCall> attempt(Launch& launch, const CollectiveCall& call);
+  std::shared_ptr<OffloadedCall> attempt(Launch& launch, const CollectiveCall& call);
   /// The same for calls that have no Plan. `memory`: of each call, on the host. `served`: of each
   /// call, its attempt by servers or null; empty: there are none.
   c10::intrusive_ptr<c10d::Work> launch_sparse(
       Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
-      const std::vector<std::shared_ptr<ServedCall>>& served = {});
+      const std::vector<std::shared_ptr<OffloadedCall>>& served = {});
   c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
                                          std::vector<at::Tensor>& tensors, int peer, int tag);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
@@ -299,15 +301,15 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   ServerMeeting invited_servers(KeyStore& root) const;
   /// The same for a group that needs no store: none, if the job's does not answer.
   ServerMeeting servers_of_successor() const;
-  /// Makes the annex, if servers have come. All ranks call it. `invited`: on rank 0. `surveyed`:
-  /// the group's Fabric; servers that are not in it have the default rates.
+  /// Makes the server group, if servers have come. All ranks call it. `invited`: on rank 0.
+  /// `surveyed`: the group's Fabric; servers that are not in it have the default rates.
   void meet_servers(const Exchange& exchange, ServerMeeting invited, Fabric surveyed);
   DevicePath device_path_of_options() const;
   /// The algorithms to which the group is confined.
   std::string algorithms_of_group() const;
   void leave();
   /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
-  std::shared_ptr<const Fabric> fabric_of(const std::vector<Card>& members) const;
+  std::shared_ptr<const Fabric> fabric_of(const std::vector<PeerInfo>& members) const;
   void await_calls(std::chrono::milliseconds timeout) const;
   /// Null where sending as it is takes the least time.
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
@@ -335,7 +337,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                               const std::vector<at::Tensor>& inputs,
                                               const CodedOptions& opts, uint64_t step);
 
-  /// The all-reduce that leaves out blocks of zeros; see executor/sparse_all_reduce.h.
+  /// The all-reduce that leaves out blocks of zeros; see executor/sparse/sparse_all_reduce.h.
   c10::intrusive_ptr<c10d::Work> block_all_reduce(std::vector<at::Tensor>& tensors,
                                                   const CodedOptions& opts);
   void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
@@ -358,8 +360,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   mutable std::shared_ptr<Runtime> reachable_;  // which the last handle leads to
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
-  std::shared_ptr<PlanBook> book_;
-  std::shared_ptr<Annex> annex_;  // null: there are no servers
+  std::shared_ptr<PlanCache> plans_;
+  std::shared_ptr<ServerGroup> servers_;  // null: there are no servers
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};

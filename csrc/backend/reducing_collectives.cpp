@@ -7,7 +7,7 @@
 #include "backend/argument_checks.h"
 #include "backend/plain_tensors.h"
 #include "backend/process_group.h"
-#include "kernels/reduce.h"
+#include "kernels/cpu/reduce.h"
 
 namespace q7x2 {
 

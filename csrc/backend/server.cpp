@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/annex_making.h"
+#include "backend/server_group_setup.h"
 #include "base/error.h"
 #include "base/quiet_thread.h"
-#include "executor/annex.h"
-#include "executor/plan_call.h"
-#include "kernels/reduce.h"
-#include "transport/handle.h"
+#include "executor/collective/plan_call.h"
+#include "kernels/cpu/reduce.h"
+#include "servers/server_group.h"
+#include "transport/bootstrap/peer_address.h"
 
 namespace q7x2 {
 namespace {
@@ -31,7 +31,7 @@ Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& 
       pool_(std::make_shared<SlotPool>(std::move(pool))),
       keys_(root_, kStoreTimeout, Runtime::check_interrupt),
       seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name,
-                                         card_of_process(*runtime_))) {
+                                         peer_info_of_process(*runtime_))) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here
   Locked locked(runtime_->lock());
   runtime_->peers().expect_others(locked);
@@ -62,7 +62,7 @@ bool Server::look(std::chrono::milliseconds duration) {
       services_.push_back(std::make_unique<Service>());
       Service& service = *services_.back();
       service.thread =
-          quiet_thread("q7x2-annex", [this, &service, key = *meeting, number = seat_->number()] {
+          quiet_thread("q7x2-servers", [this, &service, key = *meeting, number = seat_->number()] {
             serve(service, key, number);
             service.is_over = true;
           });
@@ -106,11 +106,11 @@ void Server::meet(Service& service, const ServerMeeting& meeting) {
   const auto prepare = [&](const std::shared_ptr<Group>& made) {
     const SurveyOptions options{.warn = [this](const std::string& text) { tell(text); },
                                 .torch = {},
-                                .timeout = kAnnexTimeout};
-    fabric = survey_annex(made, ranks, nullptr, options);
+                                .timeout = kServerGroupTimeout};
+    fabric = survey_servers(made, ranks, nullptr, options);
   };
   const auto group =
-      make_annex_group(*runtime_, meeting, kAnnexTimeout, refuse_if_leaving, prepare);
+      make_server_group(*runtime_, meeting, kServerGroupTimeout, refuse_if_leaving, prepare);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_leaving_) return;
@@ -126,7 +126,7 @@ void Server::meet(Service& service, const ServerMeeting& meeting) {
   tell(in_group(meeting) + " has ended" + lack);
 }
 
-// Joins threads of annexes that have ended, or, after they were told to, of all.
+// Joins threads of server groups that have ended, or, after they were told to, of all.
 void Server::end_services(bool all) {
   bool must_announce = false;
   for (auto it = services_.begin(); it != services_.end();) {

@@ -1,9 +1,9 @@
 // Server: a process of a job that has no rank, and adds up what ranks send it.
 //
-// It announces itself in the job's store (transport/server_roll.h), and looks for invitations. Each
-// group that invites it has a thread of its own: it meets the ranks in an annex
-// (backend/annex_making.h), and carries out rank 0's orders until the ranks have left
-// (executor/annex.h). Several groups are served at once.
+// It announces itself in the job's store (transport/bootstrap/server_roll.h), and looks for
+// invitations. Each group that invites it has a thread of its own: it meets the ranks in a server
+// group (backend/server_group_setup.h), and carries out rank 0's orders until the ranks have left
+// (servers/server_group.h). Several groups are served at once.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@
 
 #include "backend/c10d_store.h"
 #include "backend/torch_compat.h"
-#include "executor/slot_pool.h"
-#include "transport/group.h"
-#include "transport/runtime.h"
-#include "transport/server_roll.h"
+#include "servers/slot_pool.h"
+#include "transport/bootstrap/server_roll.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 
@@ -45,7 +45,7 @@ class Server {
   std::vector<std::string> take_news();
 
  private:
-  /// One annex.
+  /// One server group.
   struct Service {
     std::thread thread;
     std::shared_ptr<Group> group;  // null: it is being made

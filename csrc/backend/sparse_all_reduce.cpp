@@ -6,8 +6,8 @@
 #include "backend/plain_tensors.h"
 #include "backend/process_group.h"
 #include "base/digest.h"
-#include "executor/row_source.h"
-#include "executor/sparse_call.h"
+#include "executor/sparse/row_source.h"
+#include "executor/sparse/sparse_call.h"
 
 namespace q7x2 {
 namespace {
@@ -59,7 +59,7 @@ uint64_t rows_of(const Complain& fn, const at::Tensor& tensor) {
 }  // namespace
 
 // Each rank aggregates its share of the rows, and only rows that some rank has travel
-// (executor/sparse_all_reduce.h). Gradients of one rank for the same row are added first.
+// (executor/sparse/sparse_all_reduce.h). Gradients of one rank for the same row are added first.
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
     Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const Complain fn = enter("allreduce_sparse");

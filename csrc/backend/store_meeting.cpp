@@ -2,9 +2,9 @@
 
 #include <thread>
 
-#include "backend/farewell.h"
+#include "backend/failure_linger.h"
 #include "base/error.h"
-#include "transport/runtime.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -12,9 +12,9 @@ namespace {
 // A rank that fails raises after so long at the latest, also if the store does not answer.
 constexpr std::chrono::milliseconds kTelling{30};
 
-// A runtime that no other group needs takes some 10 ms of a processor to end. The farewell's thread
-// ends it, and so long after the failure that no rank of this host has to wait for the processor to
-// raise its error.
+// A runtime that no other group needs takes some 10 ms of a processor to end. The thread of a
+// FailureLinger ends it, and so long after the failure that no rank of this host has to wait for
+// the processor to raise its error.
 constexpr std::chrono::milliseconds kAfterwards{100};
 constexpr std::chrono::milliseconds kNap{5};
 
@@ -55,15 +55,15 @@ std::string StoreMeeting::explain_missing(int rank) const {
 void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                        const std::function<void(Rendezvous&, KeyStore&)>& make,
                        const std::function<void(const Error&)>& abort) {
-  end_farewells(options.group);
+  end_failure_lingers(options.group);
   const auto meeting = std::make_shared<StoreMeeting>(store, options);
   const auto fail = [&](const Error& error) {
     abort(error);
     meeting->fail(error);
-    begin_farewell(options.group,
-                   [meeting, runtime = Runtime::existing()](const auto& check) mutable {
-                     meeting->stay_and_end(runtime, check);
-                   });
+    begin_failure_linger(options.group,
+                         [meeting, runtime = Runtime::existing()](const auto& check) mutable {
+                           meeting->stay_and_end(runtime, check);
+                         });
   };
   try {
     meeting->rendezvous_.attend();

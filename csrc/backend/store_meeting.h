@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "backend/c10d_store.h"
-#include "transport/process_lookout.h"
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/process_lookout.h"
+#include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2 {
 
@@ -32,7 +32,7 @@ class StoreMeeting {
 
   /// Runs `make`, which makes the group by this rank's rendezvous; it is also given the store below
   /// all prefixes. If it throws, the other ranks are told why, by `abort` and through the store,
-  /// and the exception goes on at once; a farewell stays until they have heard. Throws
+  /// and the exception goes on at once; a FailureLinger stays until they have heard. Throws
   /// Error(kPeerFailed) without `make` if a member is known to have ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                   const std::function<void(Rendezvous&, KeyStore&)>& make,

@@ -113,7 +113,7 @@ Region HostBuffers::output(const at::Tensor& tensor) {
   }
   at::Tensor host = on_host(tensor);
   if (is_on_device(tensor)) {
-    mirrors_.add(tensor, host, /*is_read=*/false, /*is_written=*/true);
+    pinned_.add(tensor, host, /*is_read=*/false, /*is_written=*/true);
   } else {
     copies_.emplace_back(host, tensor);
   }
@@ -130,7 +130,7 @@ Region HostBuffers::in_place(const at::Tensor& tensor) {
   }
   if (is_on_device(tensor)) {
     at::Tensor host = on_host(tensor);
-    mirrors_.add(tensor, host, /*is_read=*/true, /*is_written=*/true);
+    pinned_.add(tensor, host, /*is_read=*/true, /*is_written=*/true);
     return keep(std::move(host));
   }
   const Region region = private_copy(tensor);
@@ -142,7 +142,7 @@ Region HostBuffers::private_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor host = on_host(tensor);
   if (is_on_device(tensor)) {
-    mirrors_.add(tensor, host, /*is_read=*/true, /*is_written=*/false);
+    pinned_.add(tensor, host, /*is_read=*/true, /*is_written=*/false);
   } else {
     host.copy_(tensor.detach());
   }
@@ -176,7 +176,7 @@ std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
   std::vector<std::shared_ptr<InputLatch>> latches;
   std::vector<std::pair<DeviceStream::Passage, std::shared_ptr<InputLatch>>> passages;
   for (const TaskMemory& task : tasks_) {
-    DeviceStream::Passage passage = mirrors_.reads_of(task);
+    DeviceStream::Passage passage = pinned_.reads_of(task);
     if (task.on_device) passage.copies.resize(1);
     latches.push_back(passage.copies.empty() ? nullptr : std::make_shared<InputLatch>(queue));
     passages.emplace_back(std::move(passage), latches.back());
@@ -187,9 +187,9 @@ std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
 
 std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
   std::vector<DeviceStream::Passage> passages;
-  for (const TaskMemory& task : tasks_) passages.push_back(mirrors_.writes_of(task));
+  for (const TaskMemory& task : tasks_) passages.push_back(pinned_.writes_of(task));
   auto gates = stream_->write(passages, on_device_, finish_);
-  mirrors_ = {};
+  pinned_ = {};
   tasks_.clear();
   on_device_.clear();
   finish_ = {};

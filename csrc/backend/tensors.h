@@ -10,10 +10,10 @@
 #include <ATen/ATen.h>
 
 #include "backend/device_stream.h"
-#include "backend/mirrors.h"
+#include "backend/pinned_buffers.h"
 #include "backend/torch_compat.h"
 #include "base/types.h"
-#include "executor/collective_call.h"
+#include "executor/collective/collective_call.h"
 
 namespace q7x2 {
 
@@ -88,7 +88,7 @@ class HostBuffers {
   std::function<void()> last_;
   std::optional<at::Device> device_;
   bool stays_on_device_ = false;
-  Mirrors mirrors_;
+  PinnedBuffers pinned_;
   std::vector<TaskMemory> tasks_;
   std::vector<DeviceStream::Copy> on_device_;  // after all results; then comes
   DeviceStream::Finish finish_;

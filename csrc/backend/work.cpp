@@ -5,7 +5,7 @@
 
 #include <c10/core/StreamGuard.h>
 
-#include "executor/message.h"
+#include "executor/collective/message.h"
 
 namespace q7x2 {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
-#include "transport/runtime.h"
-#include "transport/task.h"
+#include "transport/run/runtime.h"
+#include "transport/run/task.h"
 
 namespace q7x2 {
 

@@ -35,13 +35,13 @@ uint32_t count_forks() {
 
 }  // namespace
 
-HomeProcess::HomeProcess() : forks_(count_forks()) {}
+ForkGuard::ForkGuard() : forks_(count_forks()) {}
 
-bool HomeProcess::is_elsewhere() const {
+bool ForkGuard::is_elsewhere() const {
   return forks.load(std::memory_order_relaxed) != forks_;
 }
 
-void HomeProcess::require(const char* what) const {
+void ForkGuard::require(const char* what) const {
   if (is_elsewhere()) {
     throw Error(ErrorCode::kAborted, std::string(what) +
                                          " cannot be used in a forked child; only the process that "
@@ -58,7 +58,7 @@ bool is_ending() {
   return ending.load(std::memory_order_acquire);
 }
 
-void stay_if_ending() {
+void block_at_exit() {
   if (!is_ending() || ends_process) {
     return;
   }

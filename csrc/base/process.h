@@ -6,9 +6,9 @@
 namespace q7x2 {
 
 /// Remembers in which process it was made.
-class HomeProcess {
+class ForkGuard {
  public:
-  HomeProcess();
+  ForkGuard();
   /// True in a child made by fork. The child has copies of the memory only: the threads, and the
   /// other end of every connection, belong to the parent, and a lock may be held for ever.
   bool is_elsewhere() const;
@@ -23,17 +23,17 @@ class HomeProcess {
 // stack. That stack has destructors which must not throw, so the process would abort. Threads must
 // not come back once the process ends.
 
-/// The calling thread ends the process: every other thread stays where it calls `stay_if_ending`.
+/// The calling thread ends the process: every other thread stays where it calls `block_at_exit`.
 void begin_ending();
 /// Whether `begin_ending` was called in this process, by any thread.
 bool is_ending();
 /// Does not return in a thread other than the one that ends the process. Call it without a lock.
-void stay_if_ending();
+void block_at_exit();
 
-/// Calls `stay_if_ending` when it goes, for calls that return into the host program.
+/// Calls `block_at_exit` when it goes, for calls that return into the host program.
 struct StayIfEnding {
   StayIfEnding() = default;
-  ~StayIfEnding() { stay_if_ending(); }
+  ~StayIfEnding() { block_at_exit(); }
   StayIfEnding(const StayIfEnding&) = delete;
   StayIfEnding& operator=(const StayIfEnding&) = delete;
 };

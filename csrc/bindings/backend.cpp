@@ -3,14 +3,14 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "backend/farewell.h"
+#include "backend/failure_linger.h"
 #include "backend/process_group.h"
 #include "base/host_lock.h"
 #include "bindings/value_error.h"
 #include "device/accelerators.h"
-#include "kernels/codec_kernels.h"
-#include "plan/algorithm_names.h"
-#include "transport/handle.h"
+#include "kernels/cuda/codec_kernels.h"
+#include "plan/algorithms/algorithm_names.h"
+#include "transport/bootstrap/peer_address.h"
 
 namespace q7x2 {
 namespace {
@@ -90,7 +90,7 @@ std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group
   // Guarded by the GIL. Runtime::shutdown_instance stops it.
   static auto* const kept = new std::shared_ptr<Runtime>();
   *kept = Runtime::instance();
-  return Handle{card_of_process(**kept)}.encode((*kept)->secret());
+  return PeerAddress{peer_info_of_process(**kept)}.encode((*kept)->secret());
 }
 
 c10::intrusive_ptr<ProcessGroupQ7x2> reconfigure(const c10::intrusive_ptr<c10d::Store>& store,
@@ -306,7 +306,7 @@ Attributes:
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const bool others_run = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release no_gil;
-    finish_farewells(Runtime::check_interrupt);
+    finish_failure_lingers(Runtime::check_interrupt);
     Runtime::shutdown_instance(others_run);
   }));
 }

@@ -7,7 +7,7 @@
 
 #include "backend/plain_tensors.h"
 #include "base/error.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 namespace q7x2 {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "bindings/hook_options.h"
 #include "bindings/value_error.h"
-#include "comm_hooks/runner.h"
+#include "comm_hooks/run/runner.h"
 
 namespace q7x2 {
 namespace {
@@ -67,13 +67,13 @@ py::object facts_dict(HookRunner& runner) {
 }
 
 /// (whole, skip, compressor) for each parameter.
-using TreatmentRows = std::vector<std::tuple<bool, bool, std::string>>;
+using PolicyRows = std::vector<std::tuple<bool, bool, std::string>>;
 
-void decide(HookRunner& runner, const TreatmentRows& rows, bool measures,
+void decide(HookRunner& runner, const PolicyRows& rows, bool measures,
             std::vector<std::string> candidates) {
   Decision decision;
   for (const auto& [whole, skip, compressor] : rows) {
-    decision.treatments.push_back({whole, skip, compressor});
+    decision.policies.push_back({whole, skip, compressor});
   }
   decision.measures = measures;
   decision.candidates = std::move(candidates);
@@ -149,7 +149,7 @@ void bind_comm_hooks(py::module_& module) {
            })
       .def("load", &HookRunner::load, py::arg("shared"), py::arg("local"), py::arg("step"),
            py::call_guard<py::gil_scoped_release>())
-      .def("decide", &decide, py::arg("treatments"), py::arg("measures"), py::arg("candidates"))
+      .def("decide", &decide, py::arg("policies"), py::arg("measures"), py::arg("candidates"))
       .def("take_facts", &facts_dict)
       .def("stats", &stats_dict)
       .def("trace", &HookRunner::trace, py::arg("enabled"),

@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "base/error.h"
-#include "executor/survey.h"
+#include "executor/probe/survey.h"
 #include "fabric/catalogue.h"
 #include "fabric/json.h"
 

@@ -11,12 +11,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/value_error.h"
-#include "comm_hooks/bit_allocation.h"
-#include "comm_hooks/block_sparse.h"
-#include "comm_hooks/composed.h"
-#include "comm_hooks/compressing_hook.h"
-#include "comm_hooks/dense.h"
-#include "comm_hooks/signal.h"
+#include "comm_hooks/compress/bit_allocation.h"
+#include "comm_hooks/compress/composed.h"
+#include "comm_hooks/compress/compressing_hook.h"
+#include "comm_hooks/compress/gradient_transform.h"
+#include "comm_hooks/methods/block_sparse.h"
+#include "comm_hooks/run/dense.h"
 
 namespace q7x2 {
 namespace {
@@ -88,7 +88,7 @@ HookFactory compressing_hook_of(const std::string& compressor, const py::dict& v
     const OptionFields<CompressingOptions> fields = compressing_fields();
     CompressingOptions options =
         fields.make(values_of(fields.fields(), "a compressing hook", compressing));
-    make_signal(options.signal, 1);  // throws for a name that does not exist
+    make_gradient_transform(options.transform, 1);  // throws for a name that does not exist
     options.whole = std::move(whole);
     const CompressorKind& kind = find_compressor(compressor);
     return HookFactory{

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "comm_hooks/hook.h"
+#include "comm_hooks/run/hook.h"
 
 namespace q7x2 {
 

@@ -8,7 +8,7 @@
 #include "base/version.h"
 #include "device/runtime.h"
 #include "fabric/host.h"
-#include "transport/ucx_info.h"
+#include "transport/ucx/ucx_info.h"
 
 namespace q7x2 {
 namespace {

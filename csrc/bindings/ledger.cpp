@@ -5,9 +5,9 @@
 #include "backend/process_group.h"
 #include "ledger/flight_archive.h"
 #include "ledger/flight_json.h"
-#include "transport/group_facts.h"
-#include "transport/runtime.h"
-#include "transport/runtimes.h"
+#include "transport/group/group_facts.h"
+#include "transport/run/runtime.h"
+#include "transport/run/runtimes.h"
 
 namespace q7x2 {
 namespace {
@@ -30,8 +30,8 @@ std::optional<std::string> flight_json(std::string reason) {
 py::list members_of(const Group& group) {
   py::list members;
   for (int r = 0; r < group.world_size(); ++r) {
-    members.append(
-        py::dict("rank"_a = r, "host"_a = group.card(r).hostname, "pid"_a = group.card(r).pid));
+    members.append(py::dict("rank"_a = r, "host"_a = group.peer_info(r).hostname,
+                            "pid"_a = group.peer_info(r).pid));
   }
   return members;
 }
@@ -54,17 +54,18 @@ py::dict path_of(const BusTraffic::Path& path) {
 }
 
 py::list servers_of(const ProcessGroupQ7x2& backend) {
-  py::list servers;
-  if (!backend.annex()) return servers;
-  const Annex& annex = *backend.annex();
-  const bool is_usable = !annex.is_broken();
-  for (int i = 0; i < annex.servers(); ++i) {
-    const Card& card = annex.group().card(annex.ranks() + i);
-    servers.append(py::dict("name"_a = annex.names()[static_cast<size_t>(i)],
-                            "host"_a = card.hostname, "pid"_a = card.pid, "serves"_a = is_usable,
-                            "calls"_a = annex.served(), "declined"_a = annex.declined()));
+  py::list found;
+  if (!backend.servers()) return found;
+  const ServerGroup& group = *backend.servers();
+  const bool is_usable = !group.is_broken();
+  for (int i = 0; i < group.servers(); ++i) {
+    const PeerInfo& peer_info = group.group().peer_info(group.ranks() + i);
+    found.append(py::dict("name"_a = group.names()[static_cast<size_t>(i)],
+                          "host"_a = peer_info.hostname, "pid"_a = peer_info.pid,
+                          "serves"_a = is_usable, "calls"_a = group.served(),
+                          "declined"_a = group.declined()));
   }
-  return servers;
+  return found;
 }
 
 py::dict describe_group(ProcessGroupQ7x2& backend) {
@@ -81,7 +82,7 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
                   "world_size"_a = group.world_size(), "members"_a = members_of(group),
                   "hosts"_a = ranks_by_host(group.membership()), "peers"_a = peers_of(facts),
                   "transports"_a = group.runtime().transports(), "servers"_a = servers_of(backend),
-                  "algorithms_allowed"_a = group.card(group.rank()).algorithms,
+                  "algorithms_allowed"_a = group.peer_info(group.rank()).algorithms,
                   "staged"_a = path_of(backend.bus_traffic().staged),
                   "coded"_a = path_of(backend.bus_traffic().coded),
                   "direct"_a = path_of(backend.bus_traffic().direct),

@@ -8,12 +8,12 @@
 #include <pybind11/stl.h>
 
 #include "backend/process_group.h"
-#include "executor/clock_task.h"
+#include "executor/probe/clock_task.h"
 #include "ledger/flight_archive.h"
 #include "ledger/ledger_feed.h"
 #include "ledger/operation_table.h"
-#include "transport/runtime.h"
-#include "transport/runtimes.h"
+#include "transport/run/runtime.h"
+#include "transport/run/runtimes.h"
 
 namespace q7x2 {
 namespace {

@@ -14,20 +14,20 @@
 #include "backend/process_group.h"
 #include "base/error.h"
 #include "bindings/value_error.h"
-#include "executor/device_coder.h"
-#include "executor/plan_call.h"
-#include "executor/selected_staging.h"
+#include "executor/collective/plan_call.h"
+#include "executor/residence/device_coder.h"
+#include "executor/residence/sparse_staging.h"
 #include "fabric/fabric.h"
 #include "fabric/json.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 #include "ledger/rate_history.h"
-#include "plan/coding_pass.h"
-#include "plan/generators.h"
-#include "plan/plan.h"
-#include "plan/plan_files.h"
-#include "plan/plan_json.h"
-#include "plan/planner.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/choose/planner.h"
+#include "plan/cost/simulator.h"
+#include "plan/files/plan_files.h"
+#include "plan/files/plan_json.h"
+#include "plan/ir/coding_pass.h"
+#include "plan/ir/plan.h"
 
 namespace q7x2 {
 namespace {
@@ -278,9 +278,9 @@ py::dict to_dict(const Refinement::Event& event, const std::vector<Proposal>& pr
   return py::dict("call"_a = event.call, "choices"_a = choices, "measured"_a = measured);
 }
 
-py::list candidates_of(const PlanBook::Chapter& chapter) {
+py::list candidates_of(const PlanCache::Revision& revision) {
   py::list candidates;
-  for (const Proposal& each : chapter.proposals) {
+  for (const Proposal& each : revision.proposals) {
     candidates.append(py::dict("algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
                                "slice_bytes"_a = each.slice_bytes, "window"_a = each.window,
                                "predicted"_a = each.seconds));
@@ -289,35 +289,35 @@ py::list candidates_of(const PlanBook::Chapter& chapter) {
 }
 
 py::list plan_history(const ProcessGroupQ7x2& group) {
-  std::vector<PlanBook::Record> records;
+  std::vector<PlanCache::Record> records;
   {
     const py::gil_scoped_release no_gil;
     records = group.plan_records();
   }
   py::list list;
-  for (const PlanBook::Record& record : records) {
+  for (const PlanCache::Record& record : records) {
     py::list events;
-    for (const PlanBook::Chapter& chapter : record.chapters) {
-      for (const Refinement::Event& event : chapter.events) {
-        events.append(to_dict(event, chapter.proposals));
+    for (const PlanCache::Revision& revision : record.revisions) {
+      for (const Refinement::Event& event : revision.events) {
+        events.append(to_dict(event, revision.proposals));
       }
     }
     py::list earlier;
-    for (size_t i = 0; i + 1 < record.chapters.size(); ++i) {
-      earlier.append(candidates_of(record.chapters[i]));
+    for (size_t i = 0; i + 1 < record.revisions.size(); ++i) {
+      earlier.append(candidates_of(record.revisions[i]));
     }
     py::list changes;
-    for (const PlanBook::Chapter& chapter : record.chapters) {
-      if (chapter.reason.empty()) continue;
-      changes.append(py::dict("call"_a = chapter.events.front().call, "epoch"_a = chapter.epoch,
-                              "reason"_a = chapter.reason));
+    for (const PlanCache::Revision& revision : record.revisions) {
+      if (revision.reason.empty()) continue;
+      changes.append(py::dict("call"_a = revision.events.front().call, "epoch"_a = revision.epoch,
+                              "reason"_a = revision.reason));
     }
     const bool is_uneven = record.bytes == CallShape::kUneven;
     list.append(py::dict(
         "collective"_a = to_string(record.collective),
         "bytes"_a = is_uneven ? py::object(py::none()) : py::object(py::int_(record.bytes)),
         "root"_a = record.root, "codec"_a = record.codec, "direct"_a = record.is_direct,
-        "calls"_a = record.calls, "candidates"_a = candidates_of(record.chapters.back()),
+        "calls"_a = record.calls, "candidates"_a = candidates_of(record.revisions.back()),
         "earlier_candidates"_a = earlier, "events"_a = events, "rate_changes"_a = changes));
   }
   return list;

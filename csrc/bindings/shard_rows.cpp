@@ -13,7 +13,7 @@
 #include "backend/plain_tensors.h"
 #include "backend/tensors.h"
 #include "bindings/value_error.h"
-#include "kernels/shard_rows.h"
+#include "kernels/cpu/shard_rows.h"
 
 namespace q7x2 {
 namespace {

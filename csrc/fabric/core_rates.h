@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "fabric/infer.h"
+#include "fabric/measurements.h"
 
 namespace q7x2 {
 

@@ -1,8 +1,8 @@
 // Doubt: which figures of a measured Fabric a busy machine may have falsified.
 //
 // A probe takes a second or less. If other processes run meanwhile, a figure may be ten times off,
-// and nothing but its scatter tells. So a probe repeats what scatters (executor/probe.cpp), and a
-// Fabric that is doubtful in the end is not kept for long (fabric/catalogue.h).
+// and nothing but its scatter tells. So a probe repeats what scatters (executor/probe/probe.cpp),
+// and a Fabric that is doubtful in the end is not kept for long (fabric/catalogue.h).
 #pragma once
 
 #include <string>

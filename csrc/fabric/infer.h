@@ -29,51 +29,13 @@
 // A cable is found where it carries less than kSlow of what its hosts send when they meet in pairs.
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"
+#include "fabric/measurements.h"
 
 namespace q7x2 {
-
-/// What a probe measured. Hosts are numbered in the order of their first ranks.
-struct Measurements {
-  /// The wires that a flow or ping can be made over: the network that all hosts share, or beside it
-  /// a private link of the two.
-  static constexpr int kShared = 0;
-
-  struct Host {
-    std::string name;
-    std::string key;
-    int cores = 1;
-    Fabric::Hardware hardware = {};
-    Fabric::Rates rates = {};  ///< of one core
-  };
-  struct Ping {
-    int a = 0;  ///< hosts; equal for two ranks of one
-    int b = 0;
-    double round_trip = 0;  ///< seconds, with little disturbance
-    double spread = 0;      ///< interquartile range over the median
-    double overhead = 0;    ///< seconds for each of many messages sent at once
-    int wire = kShared;
-    bool crosses_numa = false;  ///< between two NUMA nodes of one host
-  };
-  struct Flow {
-    int from = 0;  ///< hosts
-    int to = 0;
-    double rate = 0;  ///< bytes a second
-    double spread = 0;
-    int wire = kShared;
-    double burst = 0;  ///< bytes that came at once, before the rest came at that rate
-  };
-
-  std::vector<int> host_of;  ///< by rank
-  std::vector<Host> hosts;
-  std::vector<Ping> pings;
-  std::vector<std::vector<Flow>> rounds;  ///< the flows of a round were there at the same time
-  std::vector<Flow> solo;                 ///< each alone
-};
 
 /// Throws Error(kInvalidArgument) where the measurements make no valid Fabric.
 Fabric infer(const Measurements& measured);

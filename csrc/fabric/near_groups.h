@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "fabric/infer.h"
+#include "fabric/measurements.h"
 
 namespace q7x2 {
 

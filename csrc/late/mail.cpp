@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "executor/message.h"
-#include "transport/runtime.h"
+#include "executor/collective/message.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 namespace {

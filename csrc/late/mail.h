@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "late/message_queue.h"
-#include "transport/group.h"
+#include "transport/group/group.h"
 
 namespace q7x2 {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/process.h"
-#include "transport/runtime.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "transport/group.h"
-#include "transport/task.h"
+#include "transport/group/group.h"
+#include "transport/run/task.h"
 
 namespace q7x2 {
 

@@ -30,7 +30,7 @@ RateTrends::Ratios blame_each(const std::vector<RateTrends::Ratio>& ratios) {
 HostTrend::HostTrend(int hosts, int64_t least)
     : least_(least), trends_(blame_each), sums_(static_cast<size_t>(hosts)) {}
 
-void HostTrend::look(int64_t now, const std::function<Work(int host)>& work_of) {
+void HostTrend::sample(int64_t now, const std::function<Work(int host)>& work_of) {
   if (!since_) since_ = now;
   bool is_enough = true;
   for (size_t host = 0; host < sums_.size(); ++host) {
@@ -50,7 +50,7 @@ void HostTrend::look(int64_t now, const std::function<Work(int host)>& work_of) 
     rates.push_back({resource, rate * kOne / factor_of(factors_, resource)});
     seen_[host] = now;
   }
-  trends_.look(kAnyPlan, rates, factors_);
+  trends_.sample(kAnyPlan, rates, factors_);
 }
 
 std::set<int> HostTrend::idle(int64_t now) const {

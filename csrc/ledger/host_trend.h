@@ -31,8 +31,8 @@ class HostTrend {
   /// `least`: the work of so many microseconds must be known of a host before its rate counts.
   HostTrend(int hosts, int64_t least);
 
-  /// Another look. `now`: milliseconds. `work_of`: what a host has done since the last one.
-  void look(int64_t now, const std::function<Work(int host)>& work_of);
+  /// Another rate sample. `now`: milliseconds. `work_of`: what a host has done since the last one.
+  void sample(int64_t now, const std::function<Work(int host)>& work_of);
   /// Whether a factor has changed by now.
   bool has_changed(int64_t now) const { return !trends_.changes().empty() || !idle(now).empty(); }
   /// Takes the changes over.

@@ -6,11 +6,11 @@ namespace q7x2 {
 namespace {
 
 constexpr int64_t kOne = RateBand::kOne;
-constexpr int kLooks = 3;
+constexpr int kSamples = 3;
 /// A route between two hosts is blamed where nothing else agrees with it. It shares NICs with
 /// others, and its rate varies with theirs.
-constexpr int kLooksAtRoute = 6;
-/// After so many looks without a culprit the rates are the new normal.
+constexpr int kSamplesOfRoute = 6;
+/// After so many rate samples without a culprit the rates are the new normal.
 constexpr int kMostStrays = 12;
 constexpr size_t kMostPatterns = 16;
 constexpr int64_t kLeastFactor = 5;
@@ -31,16 +31,16 @@ struct Common {
   int64_t worst = kOne;
 };
 
-int looks_needed(const RateTrends::Resource& of) {
+int samples_needed(const RateTrends::Resource& of) {
   const bool is_route = of.kind == RatedResource::Kind::kNetwork && of.from != kAnyHost &&
                         of.to != kAnyHost && of.from != of.to;
-  return is_route ? kLooksAtRoute : kLooks;
+  return is_route ? kSamplesOfRoute : kSamples;
 }
 
 }  // namespace
 
-void RateTrends::look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow,
-                      int weight) {
+void RateTrends::sample(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow,
+                        int weight) {
   if (!bands_.contains(pattern) && bands_.size() == kMostPatterns) bands_.clear();
   Bands& bands = bands_[pattern];
   std::vector<int64_t> ratios;
@@ -84,7 +84,7 @@ void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratio
     for (const auto& [resource, ratio] : blamed) {
       const std::pair key(resource, is_slower);
       const auto before = suspicions_.find(key);
-      now[key] = {(before == suspicions_.end() ? 0 : before->second.looks) + weight, ratio};
+      now[key] = {(before == suspicions_.end() ? 0 : before->second.samples) + weight, ratio};
     }
   };
   Ratios recovered = faster;
@@ -97,7 +97,7 @@ void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratio
 RateTrends::Ratios RateTrends::changes() const {
   Ratios changes;
   for (const auto& [key, suspicion] : suspicions_) {
-    if (suspicion.looks >= looks_needed(key.first)) changes[key.first] = suspicion.ratio;
+    if (suspicion.samples >= samples_needed(key.first)) changes[key.first] = suspicion.ratio;
   }
   return changes;
 }

@@ -1,12 +1,12 @@
 // RateTrends: which of several rates have left their bands, and do not come back.
 //
-// The rates are of one kind, and are measured together, at looks. Each has a band
+// The rates are of one kind, and are measured together, at rate samples. Each has a band
 // (ledger/rate_band.h). What all of them have in common is taken out first: if all change by one
 // factor, the machine has, and nothing follows. Then something is to blame for the rates outside.
-// What is blamed at three looks in a row has changed, and at six if it is a single route; a look
-// that covers seconds counts for several. What is faster than before is believed only of what was
-// found slow. While that recovers, nothing is believed to be slower: what shares a link with it has
-// less of the link again.
+// What is blamed at three rate samples in a row has changed, and at six if it is a single route; a
+// rate sample that covers seconds counts for several. What is faster than before is believed only
+// of what was found slow. While that recovers, nothing is believed to be slower: what shares a link
+// with it has less of the link again.
 //
 // All numbers are integers, so ranks that see the same rates decide alike.
 #pragma once
@@ -44,10 +44,10 @@ class RateTrends {
 
   explicit RateTrends(Blame blame) : blame_(std::move(blame)) {}
 
-  /// Another look. `pattern`: only rates of one pattern are compared. `slow`: what was found slow.
-  /// `weight`: for how many looks it counts.
-  void look(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow, int weight = 1);
-  /// What has changed, and its ratio at the last look.
+  /// Another rate sample. `pattern`: only rates of one pattern are compared. `slow`: what was found
+  /// slow. `weight`: for how many rate samples it counts.
+  void sample(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow, int weight = 1);
+  /// What has changed, and its ratio at the last rate sample.
   Ratios changes() const;
   /// The changes are dealt with: nothing is to blame any more.
   void settle() { suspicions_.clear(); }
@@ -57,7 +57,7 @@ class RateTrends {
  private:
   using Bands = std::map<Resource, RateBand>;
   struct Suspicion {
-    int looks = 0;  ///< in a row
+    int samples = 0;  ///< in a row
     int64_t ratio = RateBand::kOne;
   };
 
@@ -66,7 +66,7 @@ class RateTrends {
   const Blame blame_;
   std::map<uint64_t, Bands> bands_;                            // by pattern
   std::map<std::pair<Resource, bool>, Suspicion> suspicions_;  // by resource; is it slower
-  int strays_ = 0;  // looks in a row with rates outside, and nothing to blame
+  int strays_ = 0;  // rate samples in a row with rates outside, and nothing to blame
 };
 
 /// Thousandths of the rate at the beginning; those that are as they were are left out.

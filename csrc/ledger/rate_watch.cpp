@@ -17,16 +17,16 @@ constexpr int64_t kLeastReducing = 5000;
 constexpr int64_t kLeastReady = 20'000;
 /// Thousandths: factors of a processor that differ by less are the same.
 constexpr int64_t kAlike = 800;
-/// Milliseconds of traffic for which a look counts once more: some seconds are as good as three
-/// looks that are a tenth of a second apart.
-constexpr int64_t kLookOfTraffic = 1000;
+/// Milliseconds of traffic for which a rate sample counts once more: some seconds are as good as
+/// three rate samples that are a tenth of a second apart.
+constexpr int64_t kSampleOfTraffic = 1000;
 /// Milliseconds after which a slow route without traffic counts as recovered.
 constexpr int64_t kMostIdle = 600'000;
-constexpr int kLooks = 3;
+constexpr int kSamples = 3;
 /// Thousandths of what others keep of their promises: less is broken.
 constexpr int64_t kBroken = 200;
-/// So many looks count as the first ones.
-constexpr int kFirstLooks = 8;
+/// So many rate samples count as the first ones.
+constexpr int kFirstSamples = 8;
 
 bool is_route(const RatedResource& of) {
   return of.from != kAnyHost && of.to != kAnyHost && of.from != of.to;
@@ -44,18 +44,18 @@ RateWatch::RateWatch(Wiring wiring)
       reductions_(layout_.hosts, kLeastReducing),
       turns_(layout_.hosts, kLeastReady) {}
 
-bool RateWatch::look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work) {
-  look_at_links(pattern, now, work);
+bool RateWatch::sample(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work) {
+  sample_links(pattern, now, work);
   if (pattern == 0) return decide(now, pause);
   const auto at = [&](size_t index) {
     return HostTrend::Work{work[index].amount, work[index].microseconds};
   };
-  reductions_.look(now, [&](int host) { return at(layout_.reduced(host)); });
-  turns_.look(now, [&](int host) { return at(layout_.turns(host)); });
+  reductions_.sample(now, [&](int host) { return at(layout_.reduced(host)); });
+  turns_.sample(now, [&](int host) { return at(layout_.turns(host)); });
   return decide(now, pause);
 }
 
-void RateWatch::look_at_links(uint64_t pattern, int64_t now, std::span<const Work> work) {
+void RateWatch::sample_links(uint64_t pattern, int64_t now, std::span<const Work> work) {
   std::vector<RateTrends::Rate> rates;
   int64_t busy = 0;
   for (int from = 0; from < layout_.hosts; ++from) {
@@ -73,15 +73,15 @@ void RateWatch::look_at_links(uint64_t pattern, int64_t now, std::span<const Wor
     }
   }
   // Of several connections the times add up, but not beyond the time that has passed.
-  const int64_t traffic = std::min(busy / 1000, now - looked_.value_or(now));
-  const int weight = 1 + static_cast<int>(std::min<int64_t>(traffic / kLookOfTraffic, kLooks));
-  looked_ = now;
+  const int64_t traffic = std::min(busy / 1000, now - sampled_.value_or(now));
+  const int weight = 1 + static_cast<int>(std::min<int64_t>(traffic / kSampleOfTraffic, kSamples));
+  sampled_ = now;
   try_again(rates, weight);
-  if (promise_looks_ < kFirstLooks) look_at_promises(rates, weight);
-  if (pattern != 0) links_.look(pattern, rates, of_links_, weight);
+  if (promise_samples_ < kFirstSamples) check_promises(rates, weight);
+  if (pattern != 0) links_.sample(pattern, rates, of_links_, weight);
 }
 
-void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int weight) {
+void RateWatch::check_promises(const std::vector<RateTrends::Rate>& rates, int weight) {
   std::vector<RateTrends::Ratio> kept;
   std::vector<int64_t> all;
   for (const auto& [of, rate] : rates) {
@@ -91,7 +91,7 @@ void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int
     all.push_back(kept.back().ratio);
   }
   if (all.empty()) return;
-  ++promise_looks_;
+  ++promise_samples_;
   const auto best = all.begin() + static_cast<std::ptrdiff_t>(all.size() * 3 / 4);
   std::nth_element(all.begin(), best, all.end());
   const int64_t usual = std::max<int64_t>(*best, 1);
@@ -108,12 +108,12 @@ void RateWatch::look_at_promises(const std::vector<RateTrends::Rate>& rates, int
   });
   const bool are_the_same = std::ranges::equal(broken, broken_, {}, &Factors::value_type::first,
                                                &Factors::value_type::first);
-  broken_looks_ = (are_the_same ? broken_looks_ : 0) + weight;
+  broken_samples_ = (are_the_same ? broken_samples_ : 0) + weight;
   broken_ = std::move(broken);
 }
 
 RateWatch::Factors RateWatch::broken_promises() const {
-  return broken_looks_ >= kLooks ? broken_ : Factors{};
+  return broken_samples_ >= kSamples ? broken_ : Factors{};
 }
 
 void RateWatch::try_again(const std::vector<RateTrends::Rate>& rates, int weight) {
@@ -121,10 +121,10 @@ void RateWatch::try_again(const std::vector<RateTrends::Rate>& rates, int weight
     const auto trial = trials_.find(of);
     if (trial == trials_.end()) continue;
     const bool is_slow = rate * RateBand::kMostEdge < trial->second.rate * kOne;
-    trial->second.looks = is_slow ? std::max(trial->second.looks, 0) + weight
-                                  : std::min(trial->second.looks, 0) - weight;
+    trial->second.samples = is_slow ? std::max(trial->second.samples, 0) + weight
+                                    : std::min(trial->second.samples, 0) - weight;
   }
-  std::erase_if(trials_, [](const auto& trial) { return trial.second.looks <= -kLooks; });
+  std::erase_if(trials_, [](const auto& trial) { return trial.second.samples <= -kSamples; });
 }
 
 std::set<RateWatch::Resource> RateWatch::idle_links(int64_t now) const {
@@ -140,7 +140,7 @@ std::set<RateWatch::Resource> RateWatch::idle_links(int64_t now) const {
 RateWatch::Factors RateWatch::failed_trials() const {
   Factors failed;
   for (const auto& [of, trial] : trials_) {
-    if (trial.looks >= kLooks) failed[of] = trial.factor;
+    if (trial.samples >= kSamples) failed[of] = trial.factor;
   }
   return failed;
 }

@@ -11,25 +11,25 @@
 //   reductions   ranks count the bytes that their reductions pass over, and the time that this
 //                takes (ledger/reduction_meter.h). A processor at a lower frequency takes longer.
 //
-// At agreed calls the ranks add up what they have counted (plan/plan_book.h), and each feeds the
-// same numbers to its own watch. What has left its band for good (ledger/rate_trends.h) has
-// changed: its factor is the ratio of the rates now and before. A processor that waits for its turn
-// adds up more slowly, too. So the lower one of its two factors counts, and not their product.
+// At agreed calls the ranks add up what they have counted (plan/choose/plan_cache.h), and each
+// feeds the same numbers to its own watch. What has left its band for good (ledger/rate_trends.h)
+// has changed: its factor is the ratio of the rates now and before. A processor that waits for its
+// turn adds up more slowly, too. So the lower one of its two factors counts, and not their product.
 //
-// Rates of links are compared at each look. After a change all of them are learnt anew, because
-// other Plans share links in another way. For processors see ledger/host_trend.h.
+// Rates of links are compared at each rate sample. After a change all of them are learnt anew,
+// because other Plans share links in another way. For processors see ledger/host_trend.h.
 //
 // Shaped links let some bytes pass at once after a pause, at a rate that is the processor's. So no
 // rate counts as more than the Fabric has measured.
 //
-// What is slow from the first call on would count as normal. So at the first looks, the rates are
-// compared with those that the Fabric promises: a host that keeps less than a fifth of what the
-// best quarter of the routes keeps has become slow since the Fabric was measured. Routes share NICs
-// in all Plans, so less than that says nothing.
+// What is slow from the first call on would count as normal. So at the first rate samples, the
+// rates are compared with those that the Fabric promises: a host that keeps less than a fifth of
+// what the best quarter of the routes keeps has become slow since the Fabric was measured. Routes
+// share NICs in all Plans, so less than that says nothing.
 //
 // A Plan may leave a slow route or private link without traffic, so nobody would notice that it has
 // recovered. After ten minutes it counts as recovered. If it is as slow as it was, it is found
-// again after as few looks, by the rate that it had when it was slow.
+// again after as few rate samples, by the rate that it had when it was slow.
 //
 // All numbers are integers, so all ranks come to the same factors.
 #pragma once
@@ -51,12 +51,12 @@ namespace q7x2 {
 
 class RateWatch {
  public:
-  /// Some work since the last look.
+  /// Some work since the last rate sample.
   struct Work {
     int32_t amount = 0;
     int32_t microseconds = 0;  ///< summed over connections, or over ranks
   };
-  /// Where a look has the work of hosts.
+  /// Where a rate sample has the work of hosts.
   struct Layout {
     int hosts;
 
@@ -84,11 +84,11 @@ class RateWatch {
   void rewire(Wiring wiring) { wiring_ = std::move(wiring); }
   const Wiring& wiring() const { return wiring_; }
 
-  /// Another look. `pattern`: what was running; only rates of links of one pattern are compared. 0:
-  /// several things, so rates are compared with what is promised only.
-  /// `now`: milliseconds, on a clock that all ranks agree on. `pause`: the least time between two
-  /// changes. `work`: as the Layout says. True: `factors` have changed.
-  bool look(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work);
+  /// Another rate sample. `pattern`: what was running; only rates of links of one pattern are
+  /// compared. 0: several things, so rates are compared with what is promised only. `now`:
+  /// milliseconds, on a clock that all ranks agree on. `pause`: the least time between two changes.
+  /// `work`: as the Layout says. True: `factors` have changed.
+  bool sample(uint64_t pattern, int64_t now, int64_t pause, std::span<const Work> work);
   const Factors& factors() const { return factors_; }
   /// Of the last change: what counts as recovered because nothing was known of it for ten minutes.
   const std::set<Resource>& forgotten() const { return forgotten_; }
@@ -97,13 +97,13 @@ class RateWatch {
   /// A route that was slow, and counts as recovered although nobody has seen that.
   struct Trial {
     int64_t factor;
-    int64_t rate;   // when it was slow
-    int looks = 0;  // in a row in which it was no faster
+    int64_t rate;     // when it was slow
+    int samples = 0;  // in a row in which it was no faster
   };
 
-  void look_at_links(uint64_t pattern, int64_t now, std::span<const Work> work);
+  void sample_links(uint64_t pattern, int64_t now, std::span<const Work> work);
   /// Hosts that are far below what others keep of their promises.
-  void look_at_promises(const std::vector<RateTrends::Rate>& rates, int weight);
+  void check_promises(const std::vector<RateTrends::Rate>& rates, int weight);
   void try_again(const std::vector<RateTrends::Rate>& rates, int weight);
   std::set<Resource> idle_links(int64_t now) const;
   Factors failed_trials() const;
@@ -120,10 +120,10 @@ class RateWatch {
   std::map<Resource, int64_t> seen_;   // when that was
   std::map<Resource, int64_t> slow_;   // of slow routes: the rate that they had
   std::map<Resource, Trial> trials_;
-  Factors broken_;                 // what was far below its promise at the last look
-  int broken_looks_ = 0;           // in a row, for the same resources
-  int promise_looks_ = 0;          // so far
-  std::optional<int64_t> looked_;  // when the last look was
+  Factors broken_;                  // what was far below its promise at the last rate sample
+  int broken_samples_ = 0;          // in a row, for the same resources
+  int promise_samples_ = 0;         // so far
+  std::optional<int64_t> sampled_;  // when the last rate sample was
   std::set<Resource> forgotten_;
   HostTrend reductions_;
   HostTrend turns_;

@@ -157,12 +157,12 @@ class HookRunner:
     def load(self, shared: _HookState, local: _HookState, step: int) -> None: ...
     def decide(
         self,
-        treatments: Sequence[tuple[bool, bool, str]],
+        policies: Sequence[tuple[bool, bool, str]],
         measures: bool,
         candidates: Sequence[str],
     ) -> None:
         """What holds from the next step on, equal on all ranks: (whole, skip, compressor) by
-        parameter; see ``csrc/comm_hooks/treatment.h``. ValueError for what the hook cannot do."""
+        parameter; see ``csrc/comm_hooks/run/policy.h``. ValueError for what the hook cannot do."""
 
     def take_facts(self) -> StepFacts | None:
         """Of the last step; None if no step has ended since the last call."""

@@ -11,10 +11,10 @@
 
 #include <gtest/gtest.h>
 
-#include "cards_of_ranks.h"
+#include "peer_infos_of_ranks.h"
 #include "ranks.h"
 #include "slowdown.h"
-#include "transport/assembly.h"
+#include "transport/bootstrap/assembly.h"
 
 namespace q7x2::test {
 namespace {
@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPatience{20'000 * kSlowdown};
 std::string why;
 
 /// Meets the members, and says how that ended: "made", or who failed.
-std::string meet(Rank& rank, std::vector<Card> members, const std::string& uuid,
+std::string meet(Rank& rank, std::vector<PeerInfo> members, const std::string& uuid,
                  const std::function<void(Assembly&)>& make = {}) {
   try {
     Assembly assembly(rank.runtime(), {.title = uuid,
@@ -39,7 +39,7 @@ std::string meet(Rank& rank, std::vector<Card> members, const std::string& uuid,
                                        .timeout = kPatience});
     assembly.run(
         [&] {
-          assembly.exchange("cards", std::string(1000, 'c'), [] {});
+          assembly.exchange("peer_infos", std::string(1000, 'c'), [] {});
           if (make) make(assembly);
         },
         [](const Error&) {});
@@ -61,28 +61,29 @@ void expect_the_same(int victim, microseconds delay) {
                " us");
   run_ranks(kRanks,
             [&](Rank& rank) {
-              std::vector<Card> cards = cards_of_ranks(rank);
-              meet(rank, cards, "before");  // they are connected
+              std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
+              meet(rank, peer_infos, "before");  // they are connected
               rank.barrier();
               if (rank.rank == victim) {
                 std::thread([delay] {
                   std::this_thread::sleep_for(delay);
                   ::raise(SIGKILL);
                 }).detach();
-                meet(rank, cards, "with the dead");
+                meet(rank, peer_infos, "with the dead");
                 for (;;) ::pause();
               }
-              const std::string mine = meet(rank, cards, "with the dead");
+              const std::string mine = meet(rank, peer_infos, "with the dead");
               rank.put("outcome", mine);
               for (int other = 0; other < kRanks; ++other) {
                 if (other == victim) continue;
                 EXPECT_EQ(rank.get(other, "outcome"), mine) << "rank " << other;
               }
-              cards.erase(cards.begin() + victim);
-              const std::string again = meet(rank, cards, "without it");
+              peer_infos.erase(peer_infos.begin() + victim);
+              const std::string again = meet(rank, peer_infos, "without it");
               // It was killed in the middle of a message. That ends this runtime; see QueueWatch.
-              const bool is_deaf = why.find("messages from other processes") != std::string::npos;
-              EXPECT_TRUE(again == "made" || is_deaf) << why;
+              const bool is_shm_blocked =
+                  why.find("messages from other processes") != std::string::npos;
+              EXPECT_TRUE(again == "made" || is_shm_blocked) << why;
               rank.put("met", "");
               for (int other = 0; other < kRanks; ++other) {
                 if (other != victim) rank.get(other, "met");
@@ -93,8 +94,8 @@ void expect_the_same(int victim, microseconds delay) {
 
 TEST(Agreement, AllMake) {
   run_ranks(kRanks, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
-    for (int i = 0; i < 20; ++i) EXPECT_EQ(meet(rank, cards, std::to_string(i)), "made");
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(meet(rank, peer_infos, std::to_string(i)), "made");
     rank.barrier();
   });
 }
@@ -102,13 +103,14 @@ TEST(Agreement, AllMake) {
 // The last one could not make its part, when the others have made theirs.
 TEST(Agreement, IfOneFailsAllFail) {
   run_ranks(kRanks, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     for (int failing = 0; failing < kRanks; ++failing) {
-      const std::string outcome = meet(rank, cards, std::to_string(failing), [&](const Assembly&) {
-        if (rank.rank != failing) return;
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        throw Error(ErrorCode::kTransport, "no memory", failing);
-      });
+      const std::string outcome =
+          meet(rank, peer_infos, std::to_string(failing), [&](const Assembly&) {
+            if (rank.rank != failing) return;
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            throw Error(ErrorCode::kTransport, "no memory", failing);
+          });
       EXPECT_EQ(outcome, to_string(ErrorCode::kTransport) + (" " + std::to_string(failing)));
       rank.barrier();
     }

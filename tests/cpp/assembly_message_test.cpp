@@ -1,5 +1,5 @@
 // What the processes of an assembly send each other, and bytes that are something else.
-#include "transport/assembly_message.h"
+#include "transport/bootstrap/assembly_message.h"
 
 #include <cstdint>
 #include <random>
@@ -14,10 +14,10 @@ AssemblyMessage example() {
   AssemblyMessage message;
   message.kind = AssemblyKind::kFailure;
   message.key = std::string("scope\n7\0", 8);
-  message.card = "card";
+  message.peer_info = "peer_info";
   message.process = ~uint64_t{0};
   message.list = 3;
-  message.exchange = "card";
+  message.exchange = "peer_info";
   message.round = 11;
   message.body = pack_pieces({"a", "", std::string(5000, 'b')});
   message.members = "ranks 0, 2";

@@ -1,5 +1,5 @@
 // Processes that know each other's handles agree without a store.
-#include "transport/assembly.h"
+#include "transport/bootstrap/assembly.h"
 
 #include <csignal>
 #include <functional>
@@ -14,10 +14,10 @@
 
 #include <gtest/gtest.h>
 
-#include "cards_of_ranks.h"
+#include "peer_infos_of_ranks.h"
 #include "ranks.h"
 #include "slowdown.h"
-#include "transport/published.h"
+#include "transport/bootstrap/published.h"
 
 namespace q7x2::test {
 namespace {
@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{15'000 * kSlowdown};
 const auto kNoCheck = [] {};
 
-Assembly::Options options(std::vector<Card> members, const std::string& uuid,
+Assembly::Options options(std::vector<PeerInfo> members, const std::string& uuid,
                           milliseconds timeout = kPatience) {
   std::string list = "a list of " + std::to_string(members.size());
   return {.title = "assembly '" + uuid + "'",
@@ -84,9 +84,9 @@ TEST(Assembly, OneProcessNeedsNobody) {
 
 TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     if (rank.rank == 2) std::this_thread::sleep_for(milliseconds(1500));
-    Assembly assembly(rank.runtime(), options(cards, "late"));
+    Assembly assembly(rank.runtime(), options(peer_infos, "late"));
     const std::shared_ptr<Group> group = Group::create(
         rank.runtime(), assembly.rank(), assembly.size(), "late",
         [&](const auto& what, const auto& mine, const auto& check, const auto& prepare) {
@@ -103,7 +103,7 @@ TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
 
 TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
   run_ranks(3, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     const auto group = rank.group("old", {}, /*eager=*/true);
     rank.barrier();
     if (rank.rank != 1) {
@@ -111,7 +111,7 @@ TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
       rank.runtime().peers().suspect(locked, group->membership().peer(1), "a test broke it");
     }
     rank.barrier();
-    Assembly assembly(rank.runtime(), options(cards, "again"));
+    Assembly assembly(rank.runtime(), options(peer_infos, "again"));
     const auto all = assembly.exchange("x", std::to_string(rank.rank), kNoCheck);
     EXPECT_EQ(all, (std::vector<std::string>{"0", "1", "2"}));
     assembly.exchange("done", "", kNoCheck);
@@ -122,9 +122,9 @@ TEST(Assembly, ABrokenConnectionIsOpenedAgain) {
 
 TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
   run_ranks(2, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     if (rank.rank == 0) {
-      Assembly assembly(rank.runtime(), options(cards, "1"));
+      Assembly assembly(rank.runtime(), options(peer_infos, "1"));
       const auto all = assembly.exchange("x", std::string(1000, 'a'), kNoCheck);
       EXPECT_EQ(all[1], "mine");
       assembly.finish();
@@ -156,9 +156,9 @@ TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
     const auto send = [&](AssemblyKind kind) {
       own.kind = kind;
       own.process = rank.runtime().process();
-      own.card = cards[1].encode();
+      own.peer_info = peer_infos[1].encode();
       Locked locked(rank.runtime().lock());
-      EXPECT_TRUE(table.send(locked, cards[0], own.encode()));
+      EXPECT_TRUE(table.send(locked, peer_infos[0], own.encode()));
     };
     const TimePoint began = Clock::now();
     for (int i = 0; i < 30; ++i) send(AssemblyKind::kAsk);
@@ -180,9 +180,9 @@ TEST(Assembly, AnAnswerOnItsWayIsNotSentAgainForEachQuestion) {
 
 TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     if (rank.rank != 2) {
-      Assembly assembly(rank.runtime(), options(cards, "1", milliseconds(2000)));
+      Assembly assembly(rank.runtime(), options(peer_infos, "1", milliseconds(2000)));
       const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
       EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
       EXPECT_EQ(error.rank(), 2) << error.what();
@@ -190,12 +190,12 @@ TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
     }
     rank.barrier();
     if (rank.rank == 2) {  // who comes too late is told
-      Assembly assembly(rank.runtime(), options(cards, "1"));
+      Assembly assembly(rank.runtime(), options(peer_infos, "1"));
       const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
       EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
     }
     rank.barrier();
-    Assembly assembly(rank.runtime(), options(cards, "2"));
+    Assembly assembly(rank.runtime(), options(peer_infos, "2"));
     assembly.exchange("x", "", kNoCheck);
     assembly.finish();
     rank.barrier();
@@ -205,23 +205,23 @@ TEST(Assembly, ADeadlineNamesWhoDidNotCome) {
 TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
   run_ranks(3,
             [](Rank& rank) {
-              const std::vector<Card> cards = cards_of_ranks(rank);
+              const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
               rank.barrier();
               if (rank.rank == 1) {
                 std::this_thread::sleep_for(milliseconds(300));
                 ::raise(SIGKILL);
               }
               const TimePoint began = Clock::now();
-              Assembly assembly(rank.runtime(), options(cards, "1", std::chrono::minutes(5)));
+              Assembly assembly(rank.runtime(), options(peer_infos, "1", std::chrono::minutes(5)));
               const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
               EXPECT_EQ(error.code(), ErrorCode::kPeerFailed) << error.what();
               EXPECT_EQ(error.rank(), 1) << error.what();
               EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
               // So does one that was dead before.
-              Assembly again(rank.runtime(), options(cards, "2", std::chrono::minutes(5)));
+              Assembly again(rank.runtime(), options(peer_infos, "2", std::chrono::minutes(5)));
               EXPECT_EQ(failure(again, [&] { again.exchange("x", "", kNoCheck); }).code(),
                         ErrorCode::kPeerFailed);
-              Assembly survivors(rank.runtime(), options({cards[0], cards[2]}, "3"));
+              Assembly survivors(rank.runtime(), options({peer_infos[0], peer_infos[2]}, "3"));
               survivors.exchange("x", "", kNoCheck);
               survivors.finish();
             },
@@ -230,12 +230,12 @@ TEST(Assembly, AMemberThatDiesFailsItAtOnce) {
 
 TEST(Assembly, DifferentListsFailEverywhere) {
   run_ranks(4, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     // Ranks 0 and 1 leave out rank 3, rank 2 leaves out rank 1 as well.
     if (rank.rank < 3) {
-      const std::vector<Card> members = rank.rank < 2
-                                            ? std::vector<Card>{cards[0], cards[1], cards[2]}
-                                            : std::vector<Card>{cards[0], cards[2]};
+      const std::vector<PeerInfo> members =
+          rank.rank < 2 ? std::vector<PeerInfo>{peer_infos[0], peer_infos[1], peer_infos[2]}
+                        : std::vector<PeerInfo>{peer_infos[0], peer_infos[2]};
       Assembly assembly(rank.runtime(), options(members, "1"));
       const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
       EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
@@ -267,8 +267,8 @@ TEST(Assembly, WhatARankTellsTheOthersRaise) {
 
 TEST(Assembly, AUsedUuidIsRefused) {
   run_ranks(3, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
-    const auto refused = [&](std::vector<Card> members) {
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
+    const auto refused = [&](std::vector<PeerInfo> members) {
       try {
         Assembly assembly(rank.runtime(), options(std::move(members), "1"));
         const Error error = failure(assembly, [&] { assembly.exchange("x", "", kNoCheck); });
@@ -280,21 +280,21 @@ TEST(Assembly, AUsedUuidIsRefused) {
       }
     };
     if (rank.rank < 2) {
-      Assembly assembly(rank.runtime(), options({cards[0], cards[1]}, "1"));
+      Assembly assembly(rank.runtime(), options({peer_infos[0], peer_infos[1]}, "1"));
       assembly.exchange("x", "", kNoCheck);
       assembly.finish();
     }
     rank.barrier();
     // Rank 2 has not used it and learns it from another member, those who have know it themselves.
-    EXPECT_NE(refused(cards).find("was already used"), std::string::npos);
+    EXPECT_NE(refused(peer_infos).find("was already used"), std::string::npos);
     rank.barrier();
   });
 }
 
 TEST(Assembly, RefusesListsThatCannotBe) {
   run_ranks(2, [](Rank& rank) {
-    const std::vector<Card> cards = cards_of_ranks(rank);
-    const auto refusal = [&](std::vector<Card> members) {
+    const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
+    const auto refusal = [&](std::vector<PeerInfo> members) {
       try {
         Assembly assembly(rank.runtime(), options(std::move(members), "1"));
         return std::string();
@@ -305,10 +305,11 @@ TEST(Assembly, RefusesListsThatCannotBe) {
     };
     const auto other = static_cast<size_t>(1 - rank.rank);
     EXPECT_NE(refusal({}).find("does not name this process"), std::string::npos);
-    EXPECT_NE(refusal({cards[other]}).find("does not name this process"), std::string::npos);
-    EXPECT_NE(refusal({cards[0], cards[1], cards[0]}).find("twice"), std::string::npos);
+    EXPECT_NE(refusal({peer_infos[other]}).find("does not name this process"), std::string::npos);
+    EXPECT_NE(refusal({peer_infos[0], peer_infos[1], peer_infos[0]}).find("twice"),
+              std::string::npos);
     rank.barrier();
-    Assembly assembly(rank.runtime(), options(cards, "1"));  // the uuid was not used by these
+    Assembly assembly(rank.runtime(), options(peer_infos, "1"));  // the uuid was not used by these
     assembly.exchange("x", "", kNoCheck);
     assembly.finish();
     rank.barrier();

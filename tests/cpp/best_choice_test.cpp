@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "fabric/fabric.h"
-#include "plan/generators.h"
-#include "plan/planner.h"
-#include "plan/priced_schedule.h"
+#include "plan/algorithms/generators.h"
+#include "plan/choose/planner.h"
+#include "plan/choose/priced_schedule.h"
 #include "planning.h"
 
 namespace q7x2 {

@@ -1,4 +1,4 @@
-#include "comm_hooks/bit_allocation.h"
+#include "comm_hooks/compress/bit_allocation.h"
 
 #include <cmath>
 #include <limits>

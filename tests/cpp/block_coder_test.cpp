@@ -1,5 +1,5 @@
 // What a BlockCoder does to the errors of elements that travel as they are.
-#include "executor/block_coder.h"
+#include "executor/collective/block_coder.h"
 
 #include <cmath>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/convert.h"
+#include "kernels/cpu/convert.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // What one rank finds in its own arguments.
-#include "executor/call_check.h"
+#include "executor/collective/call_check.h"
 
 #include <algorithm>
 #include <random>

@@ -1,4 +1,4 @@
-#include "executor/clock_task.h"
+#include "executor/probe/clock_task.h"
 
 #include <chrono>
 

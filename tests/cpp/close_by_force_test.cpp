@@ -1,5 +1,5 @@
 // What becomes of sockets of UCX when a connection is closed by force.
-#include "transport/close_by_force.h"
+#include "transport/quirks/close_by_force.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>

@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 namespace q7x2::test {
 

@@ -1,6 +1,6 @@
 // The value stage on a GPU against the one on the CPU: equal bytes, equal numbers. Skipped where
 // there is no GPU; tests/device/fibres runs the same kernels on the CPU.
-#include "kernels/codec_cuda.h"
+#include "kernels/cuda/codec_cuda.h"
 
 #include <gtest/gtest.h>
 

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "codec_cases.h"
-#include "kernels/codec.h"
-#include "kernels/elements.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cpu/elements.h"
 
 namespace q7x2 {
 namespace {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "codec_cases.h"
-#include "kernels/codec.h"
-#include "kernels/random.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/random.h"
 
 namespace q7x2 {
 namespace {

@@ -1,9 +1,9 @@
 // What codecs cost on hosts of different speeds.
-#include "executor/codec_rates.h"
+#include "executor/collective/codec_rates.h"
 
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 namespace q7x2 {
 namespace {

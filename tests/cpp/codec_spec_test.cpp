@@ -1,5 +1,5 @@
 // Names of codecs: there and back, and what is said of bad ones.
-#include "kernels/codec_spec.h"
+#include "kernels/codec/codec_spec.h"
 
 #include <string>
 #include <utility>

@@ -1,6 +1,6 @@
 // The codecs: equal on every instruction set that this processor runs, what is kept of the rest,
 // and what is refused.
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "codec_cases.h"
-#include "kernels/value_codec.h"
+#include "kernels/codec/value_codec.h"
 
 namespace q7x2 {
 namespace {

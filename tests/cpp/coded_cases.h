@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 #include "ranks.h"
 
 namespace q7x2::test {

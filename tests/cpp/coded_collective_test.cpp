@@ -13,11 +13,11 @@
 
 #include "coded_cases.h"
 #include "comm.h"
-#include "kernels/codec.h"
-#include "kernels/convert.h"
+#include "kernels/codec/codec.h"
+#include "kernels/cpu/convert.h"
 #include "level.h"
-#include "plan/coding_pass.h"
-#include "plan/generators.h"
+#include "plan/algorithms/generators.h"
+#include "plan/ir/coding_pass.h"
 #include "ranks.h"
 
 namespace q7x2 {

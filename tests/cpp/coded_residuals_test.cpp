@@ -14,7 +14,7 @@
 
 #include "coded_cases.h"
 #include "comm.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 #include "ranks.h"
 
 namespace q7x2 {

@@ -1,6 +1,6 @@
 // Every Schedule that may be coded, with every choice of edges: the checker's proof, and what
 // travels in which form.
-#include "plan/coding_pass.h"
+#include "plan/ir/coding_pass.h"
 
 #include <algorithm>
 #include <map>
@@ -16,11 +16,11 @@
 #include "base/error.h"
 #include "fabric/fabric.h"
 #include "level.h"
-#include "plan/checker.h"
-#include "plan/cost_model.h"
-#include "plan/dag_window.h"
-#include "plan/generators.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/check/checker.h"
+#include "plan/cost/cost_model.h"
+#include "plan/cost/simulator.h"
+#include "plan/ir/dag_window.h"
 #include "random_fabric.h"
 
 namespace q7x2 {

@@ -18,7 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "comm.h"
-#include "plan/generators.h"
+#include "plan/algorithms/generators.h"
 #include "ranks.h"
 
 namespace q7x2 {

@@ -11,14 +11,14 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/collective.h"
-#include "executor/message.h"
-#include "executor/plan_call.h"
-#include "executor/probe.h"
-#include "plan/planner.h"
+#include "executor/collective/collective.h"
+#include "executor/collective/message.h"
+#include "executor/collective/plan_call.h"
+#include "executor/probe/probe.h"
+#include "plan/choose/planner.h"
 #include "slowdown.h"
-#include "transport/group.h"
-#include "transport/runtime.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2::test {
 
@@ -52,13 +52,13 @@ class Comm {
   explicit Comm(std::shared_ptr<Group> group, const std::string& algorithm = "")
       : group_(std::move(group)),
         fabric_(std::make_shared<Fabric>(Fabric::assumed(placement_of(*group_).host_of))),
-        book_(std::make_shared<PlanBook>(
+        plans_(std::make_shared<PlanCache>(
             std::make_shared<Planner>(group_->rank(), fabric_, algorithm), group_->rank(),
             group_->world_size(), "a test")) {}
 
   Group& group() { return *group_; }
   const Fabric& fabric() const { return *fabric_; }
-  PlanBook& book() { return *book_; }
+  PlanCache& plans() { return *plans_; }
   int rank() const { return group_->rank(); }
   int size() const { return group_->world_size(); }
 
@@ -70,7 +70,7 @@ class Comm {
   /// A task that is yet to be submitted.
   std::shared_ptr<CollectiveTask> make(CollectiveCall call, std::shared_ptr<void> keep_alive,
                                        std::chrono::milliseconds timeout = kLong) {
-    return CollectiveTask::make(group_, plan_call(std::move(call), book_, rank(), size()),
+    return CollectiveTask::make(group_, plan_call(std::move(call), plans_, rank(), size()),
                                 std::move(keep_alive), timeout);
   }
 
@@ -147,7 +147,7 @@ class Comm {
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<const Fabric> fabric_;
-  const std::shared_ptr<PlanBook> book_;
+  const std::shared_ptr<PlanCache> plans_;
 };
 
 }  // namespace q7x2::test

@@ -1,5 +1,5 @@
 // Control messages come off the wire: every input decodes to something valid or is dropped.
-#include "transport/control.h"
+#include "transport/peer/control.h"
 
 #include <cstdint>
 #include <cstring>

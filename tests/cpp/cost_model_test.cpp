@@ -1,5 +1,5 @@
 // The cost model against the Plans that the rounds stand for, and against the simulator.
-#include "plan/cost_model.h"
+#include "plan/cost/cost_model.h"
 
 #include <algorithm>
 #include <string>
@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "fabric/fabric.h"
-#include "plan/generators.h"
-#include "plan/loads.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/cost/loads.h"
+#include "plan/cost/simulator.h"
 #include "random_fabric.h"
 
 namespace q7x2 {

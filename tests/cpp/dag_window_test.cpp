@@ -1,5 +1,5 @@
 // What DagWindow promises, for DAGs, windows and completion orders at random.
-#include "plan/dag_window.h"
+#include "plan/ir/dag_window.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/ir/plan.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "codec_cases.h"
-#include "kernels/codec_cuda.h"
-#include "kernels/value_codec.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/value_codec.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cuda/codec_cuda.h"
 
 namespace q7x2::test {
 
@@ -181,7 +181,7 @@ struct FoldCase {
     }
   }
 
-  /// Step by step on the CPU, in the order of executor/block_coder.cpp.
+  /// Step by step on the CPU, in the order of executor/collective/block_coder.cpp.
   std::vector<float> sum(bool feedback) const {
     std::vector<float> sum = feedback ? residual : std::vector<float>(own.size());
     const auto decode = [&](size_t n, bool add) {

@@ -1,6 +1,6 @@
 // Compressed collectives whose elements are on a device, here a thread that does what is enqueued
 // later: the bits of the CPU's codecs, and only messages are copied.
-#include "executor/device_coder.h"
+#include "executor/residence/device_coder.h"
 
 #include <limits>
 #include <memory>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 #include "level.h"
 #include "thread_device.h"
 

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "codec_cases.h"
-#include "kernels/codec_cuda.h"
+#include "kernels/cuda/codec_cuda.h"
 #include "mark_cases.h"
 
 namespace q7x2::test {

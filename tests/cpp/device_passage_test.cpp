@@ -12,7 +12,7 @@
 #include "comm.h"
 #include "device/output_gate.h"
 #include "ranks.h"
-#include "transport/input_latch.h"
+#include "transport/run/input_latch.h"
 
 namespace q7x2::test {
 namespace {

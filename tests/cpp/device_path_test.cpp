@@ -1,5 +1,5 @@
 // Whether the calls of a group on tensors of devices are direct.
-#include "transport/device_path.h"
+#include "transport/ucx/device_path.h"
 
 #include <string>
 #include <vector>
@@ -7,42 +7,44 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "transport/card.h"
+#include "transport/group/group_device_path.h"
+#include "transport/peer/peer_info.h"
 
 namespace q7x2 {
 namespace {
 
-Card card(DeviceMemory memory, const std::string& host = "a", DevicePath path = DevicePath::kAuto) {
-  Card card;
-  card.host_key = host;
-  card.transports = "sysv, tcp";
-  card.device_path = path;
-  card.device_memory = memory;
-  return card;
+PeerInfo peer_info(DeviceMemory memory, const std::string& host = "a",
+                   DevicePath path = DevicePath::kAuto) {
+  PeerInfo peer_info;
+  peer_info.host_key = host;
+  peer_info.transports = "sysv, tcp";
+  peer_info.device_path = path;
+  peer_info.device_memory = memory;
+  return peer_info;
 }
 
 TEST(DevicePath, IsDirectOnOneHostIfDevicesAreMapped) {
-  const Card mapped = card(DeviceMemory::kMapped);
+  const PeerInfo mapped = peer_info(DeviceMemory::kMapped);
   EXPECT_TRUE(device_path_of({mapped, mapped}).is_direct);
-  EXPECT_FALSE(device_path_of({mapped, card(DeviceMemory::kMapped, "b")}).is_direct);
-  EXPECT_FALSE(device_path_of({mapped, card(DeviceMemory::kCopied)}).is_direct);
-  const DevicePathOfGroup without = device_path_of({mapped, card(DeviceMemory::kNone)});
+  EXPECT_FALSE(device_path_of({mapped, peer_info(DeviceMemory::kMapped, "b")}).is_direct);
+  EXPECT_FALSE(device_path_of({mapped, peer_info(DeviceMemory::kCopied)}).is_direct);
+  const DevicePathOfGroup without = device_path_of({mapped, peer_info(DeviceMemory::kNone)});
   EXPECT_FALSE(without.is_direct);
   EXPECT_EQ(without.obstacle, "");
 }
 
 TEST(DevicePath, IsWhatRank0WasTold) {
-  const Card mapped = card(DeviceMemory::kMapped);
-  const Card staged = card(DeviceMemory::kMapped, "a", DevicePath::kStaged);
+  const PeerInfo mapped = peer_info(DeviceMemory::kMapped);
+  const PeerInfo staged = peer_info(DeviceMemory::kMapped, "a", DevicePath::kStaged);
   EXPECT_FALSE(device_path_of({staged, mapped}).is_direct);
   EXPECT_TRUE(device_path_of({mapped, staged}).is_direct);
-  const Card direct = card(DeviceMemory::kCopied, "a", DevicePath::kDirect);
-  EXPECT_TRUE(device_path_of({direct, card(DeviceMemory::kCopied, "b")}).is_direct);
+  const PeerInfo direct = peer_info(DeviceMemory::kCopied, "a", DevicePath::kDirect);
+  EXPECT_TRUE(device_path_of({direct, peer_info(DeviceMemory::kCopied, "b")}).is_direct);
 }
 
 TEST(DevicePath, SaysWhichRankStandsInTheWay) {
-  const Card direct = card(DeviceMemory::kCopied, "a", DevicePath::kDirect);
-  const DevicePathOfGroup path = device_path_of({direct, card(DeviceMemory::kNone)});
+  const PeerInfo direct = peer_info(DeviceMemory::kCopied, "a", DevicePath::kDirect);
+  const DevicePathOfGroup path = device_path_of({direct, peer_info(DeviceMemory::kNone)});
   EXPECT_FALSE(path.is_direct);
   EXPECT_EQ(path.obstacle,
             "UCX cannot send memory of a device from rank 1: expected its transport cuda_copy, got "

@@ -1,5 +1,5 @@
 // What a device does for direct calls: the bits of the CPU, for any number of contributions.
-#include "executor/direct_device.h"
+#include "executor/residence/direct_device.h"
 
 #include <cstring>
 #include <random>
@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/op_job.h"
-#include "kernels/reduce.h"
-#include "plan/planner.h"
+#include "executor/collective/op_job.h"
+#include "kernels/cpu/reduce.h"
+#include "plan/choose/planner.h"
 #include "planning.h"
 #include "thread_device.h"
 

@@ -1,5 +1,5 @@
 // After ceil(log2 n) rounds all know all, whatever n is.
-#include "transport/dissemination.h"
+#include "transport/bootstrap/dissemination.h"
 
 #include <algorithm>
 #include <set>

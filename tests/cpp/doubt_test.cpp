@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe.h"
+#include "executor/probe/probe.h"
 #include "fabric/catalogue.h"
 #include "fabric/infer.h"
 

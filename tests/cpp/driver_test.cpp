@@ -1,5 +1,5 @@
 // A process whose UCX, or whose memory, fails in the driver's own thread lives on; its groups fail.
-#include "transport/driver.h"
+#include "transport/run/driver.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "comm.h"
 #include "ranks.h"
-#include "transport/tcp_sockets.h"
+#include "transport/quirks/tcp_sockets.h"
 
 namespace q7x2 {
 namespace {

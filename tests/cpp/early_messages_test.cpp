@@ -1,5 +1,5 @@
 // Messages that arrived before anybody asked for them, in memory of this process.
-#include "transport/early_messages.h"
+#include "transport/ucx/early_messages.h"
 
 #include <netinet/in.h>
 
@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "ranks.h"
-#include "transport/nics.h"
-#include "transport/ucx.h"
+#include "transport/net/nics.h"
+#include "transport/ucx/ucx.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // The 16- and 8-bit floats against a slow reference made of real arithmetic.
-#include "kernels/elements.h"
+#include "kernels/cpu/elements.h"
 
 #include <algorithm>
 #include <cmath>

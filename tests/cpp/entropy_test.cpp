@@ -1,6 +1,6 @@
 // The entropy stage: what comes back, what it saves, that it leaves alone what does not pay, and
 // what happens to damaged bytes.
-#include "kernels/entropy.h"
+#include "kernels/codec/entropy.h"
 
 #include <algorithm>
 #include <cctype>
@@ -14,9 +14,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/codec.h"
-#include "kernels/elements.h"
-#include "kernels/value_codec.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/value_codec.h"
+#include "kernels/cpu/elements.h"
 
 namespace q7x2 {
 namespace {

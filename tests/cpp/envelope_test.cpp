@@ -1,5 +1,5 @@
 // Only messages of the job are taken, and only once.
-#include "transport/envelope.h"
+#include "transport/trust/envelope.h"
 
 #include <algorithm>
 #include <numeric>
@@ -119,27 +119,27 @@ TEST(ReplayWindow, AgreesWithAList) {
 }
 
 TEST(JobSecret, ASealIsOfOnePlaceTextAndSecret) {
-  const std::string sealed = kSecret.seal("card/1/4", "text");
-  EXPECT_EQ(kSecret.open("card/1/4", sealed, "it"), "text");
+  const std::string sealed = kSecret.seal("peer_info/1/4", "text");
+  EXPECT_EQ(kSecret.open("peer_info/1/4", sealed, "it"), "text");
   const auto refusal = [](const JobSecret& secret, const std::string& place,
                           const std::string& bytes) {
     try {
-      secret.open(place, bytes, "the card of rank 1");
+      secret.open(place, bytes, "the peer_info of rank 1");
       return std::string();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch);
       return std::string(error.what());
     }
   };
-  EXPECT_NE(refusal(kSecret, "card/2/4", sealed), "");
-  EXPECT_NE(refusal(kSecret, "card/1/4", sealed + "!"), "");
-  EXPECT_NE(refusal(kSecret, "card/1/4", ""), "");
-  EXPECT_NE(refusal(kSecret, "card/1/4", sealed.substr(0, 15)), "");
-  const std::string set = refusal(JobSecret("another"), "card/1/4", sealed);
-  EXPECT_NE(set.find("the card of rank 1"), std::string::npos) << set;
+  EXPECT_NE(refusal(kSecret, "peer_info/2/4", sealed), "");
+  EXPECT_NE(refusal(kSecret, "peer_info/1/4", sealed + "!"), "");
+  EXPECT_NE(refusal(kSecret, "peer_info/1/4", ""), "");
+  EXPECT_NE(refusal(kSecret, "peer_info/1/4", sealed.substr(0, 15)), "");
+  const std::string set = refusal(JobSecret("another"), "peer_info/1/4", sealed);
+  EXPECT_NE(set.find("the peer_info of rank 1"), std::string::npos) << set;
   EXPECT_NE(set.find("Q7X2_SECRET, which is set here, must be the same there"), std::string::npos)
       << set;
-  const std::string unset = refusal(JobSecret(""), "card/1/4", sealed);
+  const std::string unset = refusal(JobSecret(""), "peer_info/1/4", sealed);
   EXPECT_NE(unset.find("Q7X2_SECRET, which is not set here, must be unset there"),
             std::string::npos)
       << unset;

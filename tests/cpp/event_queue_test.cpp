@@ -1,5 +1,5 @@
 // Events come out as from a sorted list, whatever their streams.
-#include "plan/event_queue.h"
+#include "plan/cost/event_queue.h"
 
 #include <algorithm>
 #include <random>

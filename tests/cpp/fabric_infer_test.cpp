@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe.h"
+#include "executor/probe/probe.h"
 #include "fabric/infer.h"
 
 namespace q7x2 {

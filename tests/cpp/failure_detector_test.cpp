@@ -1,6 +1,6 @@
 // Heartbeats over the loopback, between detectors of one process: who is alive, has ended, has
 // left, or is silent; and what strangers can do at the port.
-#include "transport/failure_detector.h"
+#include "transport/peer/failure_detector.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "deaf_port.h"
+#include "transport/net/silence_limit.h"
 
 namespace q7x2 {
 namespace {
@@ -191,36 +192,36 @@ TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
   EXPECT_NE(pair.notices[0].reason.find("given up"), std::string::npos);
 }
 
-TEST(FailureDetector, AFarewellIsHeardOnce) {
+TEST(FailureDetector, ABreakNoticeIsHeardOnce) {
   FailureDetector me(kMe, kKey);
   FailureDetector peer(kPeer, kKey);
   Heartbeat::Target target = target_of(me, kMe);
   target.incarnation = 7;
   target.topic = HeartbeatHello::Topic::kDeaf;
   char who = 0;
-  peer.bid_farewell(target, &who);
-  std::vector<HeartbeatHello> farewells;
+  peer.send_break_notice(target, &who);
+  std::vector<HeartbeatHello> notices;
   ASSERT_TRUE(eventually([&] {
     EXPECT_TRUE(me.look(Clock::now()).empty() && peer.look(Clock::now()).empty());
-    farewells = me.take_farewells();
-    return !farewells.empty();
+    notices = me.take_notices();
+    return !notices.empty();
   })) << "me does not even expect it";
-  ASSERT_EQ(farewells.size(), 1U);
-  EXPECT_EQ(farewells[0].sender, kPeer);
-  EXPECT_EQ(farewells[0].incarnation, 7U);
-  EXPECT_EQ(farewells[0].topic, HeartbeatHello::Topic::kDeaf);
-  EXPECT_TRUE(me.take_farewells().empty());
+  ASSERT_EQ(notices.size(), 1U);
+  EXPECT_EQ(notices[0].sender, kPeer);
+  EXPECT_EQ(notices[0].incarnation, 7U);
+  EXPECT_EQ(notices[0].topic, HeartbeatHello::Topic::kDeaf);
+  EXPECT_TRUE(me.take_notices().empty());
 }
 
-TEST(FailureDetector, AFarewellToNobodySaysSo) {
+TEST(FailureDetector, ABreakNoticeToNobodySaysSo) {
   const uint16_t port = std::make_unique<FailureDetector>(kMe, kKey)->port();
   FailureDetector peer(kPeer, kKey);
   char who = 0;
-  peer.bid_farewell({.process = kMe,
-                     .endpoint = {kLoopback, port},
-                     .topic = HeartbeatHello::Topic::kBroken,
-                     .key = kKey},
-                    &who);
+  peer.send_break_notice({.process = kMe,
+                          .endpoint = {kLoopback, port},
+                          .topic = HeartbeatHello::Topic::kBroken,
+                          .key = kKey},
+                         &who);
   std::vector<FailureDetector::Notice> notices;
   ASSERT_TRUE(eventually([&] {
     notices = peer.look(Clock::now());

@@ -1,4 +1,4 @@
-#include "plan/fair_clock.h"
+#include "plan/cost/fair_clock.h"
 
 #include <gtest/gtest.h>
 

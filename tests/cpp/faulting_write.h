@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "transport/ucx.h"
+#include "transport/ucx/ucx.h"
 
 namespace q7x2::test {
 

@@ -1,5 +1,5 @@
 // Whom a rank tells that its group has failed, and that everybody hears of it.
-#include "transport/group_failure.h"
+#include "transport/group/group_failure.h"
 
 #include <algorithm>
 #include <bit>

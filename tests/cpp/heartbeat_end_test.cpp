@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/owned_fd.h"
-#include "transport/failure_detector.h"
+#include "transport/peer/failure_detector.h"
 
 namespace q7x2 {
 namespace {

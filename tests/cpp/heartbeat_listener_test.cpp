@@ -1,5 +1,5 @@
 // Anybody can call the port: what is no hello for this process costs little and changes nothing.
-#include "transport/heartbeat_listener.h"
+#include "transport/peer/heartbeat_listener.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -201,8 +201,8 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
   EXPECT_EQ(listener.num_answered(), 0U);
 }
 
-// A peer that notices first, and knows both cards first, calls for the next connection before this
-// process has given up the one that broke.
+// A peer that notices first, and knows both peer infos first, calls for the next connection before
+// this process has given up the one that broke.
 TEST(HeartbeatListener, HangsUpWhatWasGivenUpButNotTheNextConnection) {
   HeartbeatListener listener(kMe, kKey);
   listener.expect(kPeer);

@@ -1,5 +1,5 @@
 // Which hosts a socket takes packets of: by the kernel, on addresses of the loopback.
-#include "transport/host_addresses.h"
+#include "transport/net/host_addresses.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

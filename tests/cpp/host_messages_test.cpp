@@ -31,7 +31,7 @@ using test::cpu_seconds;
 using test::Rank;
 using test::run_ranks;
 
-constexpr size_t kSmall = 5;          // in a letter
+constexpr size_t kSmall = 5;          // in a descriptor
 constexpr size_t kWhole = 1000;       // in one place
 constexpr size_t kLarge = 1'000'003;  // in pieces
 

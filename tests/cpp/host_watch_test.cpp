@@ -1,5 +1,5 @@
 // A host is silent if its kernel neither takes nor refuses a connection.
-#include "transport/host_watch.h"
+#include "transport/peer/host_watch.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "transport/tcp_sockets.h"
+#include "transport/quirks/tcp_sockets.h"
 #include "virtual_hosts.h"
 
 namespace q7x2 {

@@ -1,6 +1,6 @@
 // Jobs: work off the lock, who runs it, what becomes of its exceptions, and a task that is not done
 // while a job is out.
-#include "transport/job_queue.h"
+#include "transport/run/job_queue.h"
 
 #include <atomic>
 #include <chrono>

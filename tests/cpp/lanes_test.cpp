@@ -1,5 +1,5 @@
 // The order of a hook's collectives: the same on all ranks, whatever completes first.
-#include "comm_hooks/lanes.h"
+#include "comm_hooks/run/lanes.h"
 
 #include <atomic>
 #include <map>
@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "comm_hooks/phases.h"
-#include "comm_hooks/worker.h"
+#include "comm_hooks/run/phases.h"
+#include "comm_hooks/run/worker.h"
 
 namespace q7x2 {
 namespace {

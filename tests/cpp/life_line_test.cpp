@@ -1,5 +1,5 @@
 // Whom the sockets of a process tell of its end, and that nobody else has them.
-#include "transport/life_line.h"
+#include "transport/peer/life_line.h"
 
 #include <sys/syscall.h>
 #include <sys/wait.h>

@@ -13,8 +13,8 @@
 #include "failing_allocation.h"
 #include "ranks.h"
 #include "scarce_threads.h"
-#include "transport/notifier.h"
-#include "transport/process_limits.h"
+#include "transport/quirks/process_limits.h"
+#include "transport/run/notifier.h"
 
 namespace q7x2 {
 namespace {

@@ -82,7 +82,7 @@ TEST(LinkBlame, ExactlyWhatHasChangedIsFoundAndItsRecoveryToo) {
        two_links(),
        all_pairs(4),
        {{0, 1, Kind::kLink}, {1, 0, Kind::kLink}}},
-      {"a host beside its private link", two_links(), all_pairs(4), {{1, kAny}, {kAny, 1}}},
+      {"a host rails its private link", two_links(), all_pairs(4), {{1, kAny}, {kAny, 1}}},
   };
   for (const Case& each : cases) {
     for (const double factor : {0.05, 0.2, 0.5}) {
@@ -90,17 +90,17 @@ TEST(LinkBlame, ExactlyWhatHasChangedIsFoundAndItsRecoveryToo) {
         SCOPED_TRACE(std::string(each.what) + " at " + std::to_string(factor));
         Network network(static_cast<int>(each.wiring.rack_of.size()), each.routes, 0.05, seed,
                         each.wiring);
-        EXPECT_GT(network.looks_until_change(30), 30);
+        EXPECT_GT(network.samples_until_change(30), 30);
         for (const RatedResource& of : each.changes) network.factors[of] = factor;
-        const int looks = each.is_one_route ? 7 : 4;
-        EXPECT_LE(network.looks_until_change(10), looks);
+        const int samples = each.is_one_route ? 7 : 4;
+        EXPECT_LE(network.samples_until_change(10), samples);
         EXPECT_EQ(found_slow(network), each.changes);
         for (const auto& [of, found] : network.watch.factors()) {
           EXPECT_NEAR(static_cast<double>(found), 1000 * factor, 200 * factor);
         }
-        EXPECT_GT(network.looks_until_change(70), 70) << "that is how it is now";
+        EXPECT_GT(network.samples_until_change(70), 70) << "that is how it is now";
         network.factors.clear();
-        EXPECT_LE(network.looks_until_change(10), looks);
+        EXPECT_LE(network.samples_until_change(10), samples);
         EXPECT_TRUE(network.watch.factors().empty());
       }
     }
@@ -114,9 +114,9 @@ TEST(LinkBlame, AnUnknownCableIsFoundInNoise) {
     for (const double factor : {0.33, 0.25, 0.2}) {
       SCOPED_TRACE("at " + std::to_string(factor) + ", seed " + std::to_string(seed));
       Network network(8, seed % 2 == 0 ? ring(8) : all_pairs(8), 0.09, seed);
-      EXPECT_GT(network.looks_until_change(30), 30);
+      EXPECT_GT(network.samples_until_change(30), 30);
       for (const RatedResource& of : between_halves(8)) network.factors[of] = factor;
-      EXPECT_LE(network.looks_until_change(40), 40);
+      EXPECT_LE(network.samples_until_change(40), 40);
       EXPECT_EQ(found_slow(network), between_halves(8));
     }
   }
@@ -125,11 +125,11 @@ TEST(LinkBlame, AnUnknownCableIsFoundInNoise) {
 // Calls of some seconds: three of them would take too long.
 TEST(LinkBlame, ALookAfterSecondsOfTrafficIsEnough) {
   Network network(4, ring(4), 0.05, 3, two_links());
-  network.looks_until_change(30);
+  network.samples_until_change(30);
   network.kilobytes = 60'000;
   network.factors[{0, 1, Kind::kLink}] = 0.2;
-  network.between_looks = 3000;
-  EXPECT_EQ(network.looks_until_change(10), 1);
+  network.between_samples = 3000;
+  EXPECT_EQ(network.samples_until_change(10), 1);
   EXPECT_EQ(found_slow(network), (Slow{{0, 1, Kind::kLink}}));
 }
 
@@ -150,7 +150,7 @@ TEST(LinkBlame, AHostThatIsSlowFromTheFirstCallOnIsFound) {
         network.machine = others;
         network.set_host(2, factor);
         network.pattern = seed == 3 ? 0 : 1;  // choices take turns in the first calls, or do not
-        EXPECT_LE(network.looks_until_change(10), 3);
+        EXPECT_LE(network.samples_until_change(10), 3);
         EXPECT_EQ(found_slow(network), (Slow{{2, kAny}, {kAny, 2}}));
         EXPECT_NEAR(static_cast<double>(network.watch.factors().at({2, kAny})), 1000 * factor,
                     250 * factor);
@@ -161,9 +161,9 @@ TEST(LinkBlame, AHostThatIsSlowFromTheFirstCallOnIsFound) {
         }
         network.watch.rewire(known);
         network.pattern = 1;
-        EXPECT_GT(network.looks_until_change(70), 70) << "that is how it is now";
+        EXPECT_GT(network.samples_until_change(70), 70) << "that is how it is now";
         network.set_host(2, 1);
-        EXPECT_LE(network.looks_until_change(10), 4);
+        EXPECT_LE(network.samples_until_change(10), 4);
         EXPECT_TRUE(network.watch.factors().empty());
       }
     }
@@ -175,11 +175,11 @@ TEST(LinkBlame, BurstsAreNotSlowerThanBefore) {
   for (const uint64_t seed : {1, 2, 3}) {
     Network network(4, all_pairs(4), 0.05, seed, promising(one_rack(4)));
     network.factors[{3, 1}] = 40;
-    network.looks_until_change(30);
+    network.samples_until_change(30);
     network.factors[{3, 1}] = 4;
-    EXPECT_GT(network.looks_until_change(100), 100);
+    EXPECT_GT(network.samples_until_change(100), 100);
     network.factors[{3, 1}] = 0.3;
-    EXPECT_LE(network.looks_until_change(10), 7);
+    EXPECT_LE(network.samples_until_change(10), 7);
     EXPECT_EQ(found_slow(network), (Slow{{3, 1}}));
   }
 }
@@ -192,10 +192,10 @@ TEST(LinkBlame, RoutesThatShareANicBreakNoPromise) {
     star.factors[{0, kAny}] = 1 / 3.0;
     star.factors[{kAny, 0}] = 1 / 3.0;
     star.factors[{0, 1}] = 0.5;
-    EXPECT_GT(star.looks_until_change(100), 100);
+    EXPECT_GT(star.samples_until_change(100), 100);
     Network half(4, all_pairs(4), 0.1, seed, promising(one_rack(4)));
     half.set_host(1, 0.5);
-    EXPECT_GT(half.looks_until_change(100), 100);
+    EXPECT_GT(half.samples_until_change(100), 100);
   }
 }
 
@@ -204,19 +204,19 @@ TEST(LinkBlame, ALinkWithoutTrafficCountsAsRecoveredUntilItIsFoundAgain) {
   const RatedResource link{0, 1, Kind::kLink};
   for (const bool recovers : {false, true}) {
     Network network(4, ring(4), 0.05, 3, two_links());
-    network.looks_until_change(30);
+    network.samples_until_change(30);
     network.factors[link] = 0.1;
-    EXPECT_LE(network.looks_until_change(10), 4);
+    EXPECT_LE(network.samples_until_change(10), 4);
     network.carries_nothing = {{0, 1}};
     const int64_t since = network.now;
-    EXPECT_LE(network.looks_until_change(1300), 1210);
+    EXPECT_LE(network.samples_until_change(1300), 1210);
     EXPECT_GE(network.now - since, 600'000);
     EXPECT_TRUE(network.watch.factors().empty());
     EXPECT_EQ(network.watch.forgotten(), Slow{link});
     network.carries_nothing.clear();
     if (recovers) network.factors.clear();
-    const int looks = network.looks_until_change(100);
-    EXPECT_EQ(looks > 100, recovers);
+    const int samples = network.samples_until_change(100);
+    EXPECT_EQ(samples > 100, recovers);
     EXPECT_EQ(found_slow(network), recovers ? Slow{} : Slow{link});
   }
 }

@@ -1,5 +1,5 @@
 // Who gets the reactor's lock if several threads want it.
-#include "transport/locked.h"
+#include "transport/ucx/locked.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,11 +1,11 @@
-#include "kernels/low_rank.h"
+#include "kernels/cpu/low_rank.h"
 
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "kernels/reduce_isa.h"
+#include "kernels/cpu/reduce_isa.h"
 
 namespace q7x2 {
 namespace {

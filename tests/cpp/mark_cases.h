@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "codec_cases.h"
-#include "kernels/codec.h"
-#include "kernels/marking.h"
-#include "kernels/random.h"
-#include "kernels/sparse_elements.h"
-#include "kernels/sparse_kernels.h"
-#include "kernels/sparse_select.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/marking.h"
+#include "kernels/codec/random.h"
+#include "kernels/codec/sparse_elements.h"
+#include "kernels/codec/sparse_kernels.h"
+#include "kernels/codec/sparse_select.h"
+#include "kernels/codec/value_elements.h"
 
 namespace q7x2::test {
 

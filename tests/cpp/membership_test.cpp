@@ -1,8 +1,8 @@
-#include "transport/membership.h"
+#include "transport/group/membership.h"
 
 #include <gtest/gtest.h>
 
-#include "transport/peer_table.h"
+#include "transport/peer/peer_table.h"
 
 namespace q7x2 {
 namespace {
@@ -18,28 +18,29 @@ class MembershipTest : public ::testing::Test {
     return nic;
   }
 
-  static Card card(const std::string& host, int pid, std::vector<Nic> beside = {}) {
-    Card card;
-    card.host_key = host;
-    card.hostname = "host-" + host;
-    card.pid = pid;
-    card.beside = std::move(beside);
-    return card;
+  static PeerInfo peer_info(const std::string& host, int pid, std::vector<Nic> rails = {}) {
+    PeerInfo peer_info;
+    peer_info.host_key = host;
+    peer_info.hostname = "host-" + host;
+    peer_info.pid = pid;
+    peer_info.rails = std::move(rails);
+    return peer_info;
   }
 
-  Membership make(std::vector<Card> cards) {
+  Membership make(std::vector<PeerInfo> peer_infos) {
     std::vector<Peer*> peers;
-    for (size_t r = 0; r < cards.size(); ++r) {
+    for (size_t r = 0; r < peer_infos.size(); ++r) {
       peers.push_back(r == 1 ? nullptr : &peers_[r]);
     }
-    return {"g", 1, std::move(cards), std::move(peers)};
+    return {"g", 1, std::move(peer_infos), std::move(peers)};
   }
 
   Peer peers_[4];
 };
 
 TEST_F(MembershipTest, KnowsItsHost) {
-  const Membership members = make({card("a", 10), card("b", 11), card("c", 12), card("b", 13)});
+  const Membership members =
+      make({peer_info("a", 10), peer_info("b", 11), peer_info("c", 12), peer_info("b", 13)});
   EXPECT_EQ(members.world_size(), 4);
   EXPECT_EQ(members.host_ranks(), (std::vector{1, 3}));
   EXPECT_TRUE(members.same_host(1));
@@ -49,7 +50,8 @@ TEST_F(MembershipTest, KnowsItsHost) {
 }
 
 TEST_F(MembershipTest, KnowsItsPeers) {
-  const Membership members = make({card("a", 10), card("b", 11), card("c", 12), card("b", 13)});
+  const Membership members =
+      make({peer_info("a", 10), peer_info("b", 11), peer_info("c", 12), peer_info("b", 13)});
   EXPECT_EQ(&members.peer(2), &peers_[2]);
   EXPECT_EQ(members.rank_of(peers_[3]), 3);
   EXPECT_EQ(members.rank_of(peers_[1]), -1) << "it is no member";
@@ -59,8 +61,9 @@ TEST_F(MembershipTest, HostsOnTheSameNetworkBesideHaveAPrivateOne) {
   const Nic elsewhere = nic("eth1", 0x0a010001);
   const Nic of_b = nic("eth2", 0x0a020001);
   const Nic of_c = nic("eth1", 0x0a020002);
-  const Membership members = make({card("a", 10), card("b", 11, {elsewhere, of_b}),
-                                   card("c", 12, {of_c}), card("b", 13, {elsewhere, of_b})});
+  const Membership members =
+      make({peer_info("a", 10), peer_info("b", 11, {elsewhere, of_b}), peer_info("c", 12, {of_c}),
+            peer_info("b", 13, {elsewhere, of_b})});
   EXPECT_TRUE(members.has_private_networks());
   EXPECT_EQ(members.private_network(1, 2), std::make_pair(size_t{1}, size_t{0}));
   EXPECT_EQ(members.private_network(2, 1), std::make_pair(size_t{0}, size_t{1}));
@@ -69,7 +72,7 @@ TEST_F(MembershipTest, HostsOnTheSameNetworkBesideHaveAPrivateOne) {
 }
 
 TEST_F(MembershipTest, WithoutInterfacesBesideThereIsNoPrivateNetwork) {
-  EXPECT_FALSE(make({card("a", 10), card("b", 11)}).has_private_networks());
+  EXPECT_FALSE(make({peer_info("a", 10), peer_info("b", 11)}).has_private_networks());
 }
 
 }  // namespace

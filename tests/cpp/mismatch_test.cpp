@@ -12,7 +12,7 @@
 
 #include "comm.h"
 #include "ranks.h"
-#include "transport/control.h"
+#include "transport/peer/control.h"
 
 namespace q7x2 {
 namespace {
@@ -138,7 +138,7 @@ TEST(Mismatch, AnAnswerFromBeforeTheCallDoesNotSayWhatTheCallIs) {
         answer.type = ControlType::kAnswer;
         answer.sender = 0;
         answer.receiver = 1;
-        answer.process = comm.group().card(0).process;
+        answer.process = comm.group().peer_info(0).process;
         answer.sequence = task->record(locked).sequence;
         comm.group().disagree(locked, *task, 0);
         answer.state = CallState::kNotMade;

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe.h"
+#include "executor/probe/probe.h"
 #include "fabric/infer.h"
 #include "fabric/routes.h"
 

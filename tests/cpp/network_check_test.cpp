@@ -1,5 +1,5 @@
 // Groups in which a rank has no network, though it needs one.
-#include "transport/network_check.h"
+#include "transport/bootstrap/network_check.h"
 
 #include <cstdlib>
 
@@ -11,13 +11,13 @@
 namespace q7x2 {
 namespace {
 
-Card card_on(const std::string& host, const std::string& transports) {
-  Card card;
-  card.pid = 41;
-  card.host_key = host;
-  card.hostname = host;
-  card.transports = transports;
-  return card;
+PeerInfo card_on(const std::string& host, const std::string& transports) {
+  PeerInfo peer_info;
+  peer_info.pid = 41;
+  peer_info.host_key = host;
+  peer_info.hostname = host;
+  peer_info.transports = transports;
+  return peer_info;
 }
 
 TEST(NetworkCheck, KnowsWhatLeadsToOtherHosts) {
@@ -31,9 +31,9 @@ TEST(NetworkCheck, KnowsWhatLeadsToOtherHosts) {
 }
 
 TEST(NetworkCheck, RanksThatShareMemoryNeedNone) {
-  const std::vector<Card> one_host(3, card_on("a", "posix, self"));
+  const std::vector<PeerInfo> one_host(3, card_on("a", "posix, self"));
   EXPECT_NO_THROW(refuse_without_network(one_host, 0, "world"));
-  const std::vector<Card> two_hosts{card_on("a", "posix, tcp"), card_on("b", "sysv, tcp")};
+  const std::vector<PeerInfo> two_hosts{card_on("a", "posix, tcp"), card_on("b", "sysv, tcp")};
   EXPECT_NO_THROW(refuse_without_network(two_hosts, 1, "world"));
   EXPECT_NO_THROW(refuse_without_network({card_on("a", "self")}, 0, "world"));
 }
@@ -42,11 +42,11 @@ TEST(NetworkCheck, AllRanksNameTheOneThatLacksIt) {
   // It asks UCX which interfaces there are.
   test::run_ranks(1, [](test::Rank&) {
     ::setenv("UCX_NET_DEVICES", "nothing0", 1);
-    const std::vector<Card> cards{card_on("a", "posix, tcp"), card_on("b", "posix, self"),
-                                  card_on("b", "posix, self, tcp")};
+    const std::vector<PeerInfo> peer_infos{card_on("a", "posix, tcp"), card_on("b", "posix, self"),
+                                           card_on("b", "posix, self, tcp")};
     for (int rank = 0; rank < 3; ++rank) {
       try {
-        refuse_without_network(cards, rank, "world");
+        refuse_without_network(peer_infos, rank, "world");
         ADD_FAILURE();
       } catch (const Error& error) {
         const std::string text = error.what();

@@ -1,5 +1,5 @@
 // Which network interfaces UCX is confined to.
-#include "transport/nics.h"
+#include "transport/net/nics.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -31,7 +31,7 @@ TEST(Nics, UcxIsConfinedToUsableInterfacesIfAtAll) {
   for (const Nic& nic : usable_nics()) usable.insert(nic.name);
   EXPECT_FALSE(usable.contains("lo"));
   const NicRoles roles = nic_roles();
-  EXPECT_TRUE(roles.beside.empty());
+  EXPECT_TRUE(roles.rails.empty());
   if (!roles.shared.empty()) {
     EXPECT_EQ(std::set<std::string>(roles.shared.begin(), roles.shared.end()), usable);
     EXPECT_EQ(roles.shared.size(), usable.size());
@@ -42,7 +42,7 @@ TEST(Nics, TheUsersChoiceOfInterfacesStands) {
   const Environment chosen("UCX_NET_DEVICES", "all");
   const NicRoles roles = nic_roles();
   EXPECT_TRUE(roles.shared.empty());
-  EXPECT_TRUE(roles.beside.empty());
+  EXPECT_TRUE(roles.rails.empty());
 }
 
 }  // namespace

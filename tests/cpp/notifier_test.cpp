@@ -1,4 +1,4 @@
-#include "transport/notifier.h"
+#include "transport/run/notifier.h"
 
 #include <future>
 #include <numeric>

@@ -1,5 +1,5 @@
 // Orders: who stands beside whom, on networks whose pairs of hosts differ.
-#include "plan/order.h"
+#include "plan/algorithms/order.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "fabric/fabric.h"
-#include "plan/generators.h"
-#include "plan/host_distances.h"
-#include "plan/host_tour.h"
+#include "plan/algorithms/generators.h"
+#include "plan/algorithms/host_tour.h"
+#include "plan/cost/host_distances.h"
 #include "random_fabric.h"
 
 namespace q7x2 {

@@ -1,5 +1,5 @@
 // Parts cut by what is selected: what each owner gets, and that nothing else changes.
-#include "plan/owner_ranges.h"
+#include "plan/ir/owner_ranges.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 namespace q7x2 {
 namespace {

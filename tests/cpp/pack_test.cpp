@@ -1,5 +1,5 @@
 // Packed codes: the layout that docs/wire_format.md describes, and back.
-#include "kernels/pack.h"
+#include "kernels/codec/pack.h"
 
 #include <cstdint>
 #include <cstring>

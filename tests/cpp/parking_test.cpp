@@ -1,4 +1,4 @@
-#include "transport/parking.h"
+#include "transport/run/parking.h"
 
 #include <atomic>
 #include <thread>

@@ -1,5 +1,5 @@
 // When the path of a connection counts as blocked, and what only looks so.
-#include "transport/path_clock.h"
+#include "transport/net/path_clock.h"
 
 #include <gtest/gtest.h>
 

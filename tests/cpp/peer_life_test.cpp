@@ -1,4 +1,4 @@
-#include "transport/peer_life.h"
+#include "transport/peer/peer_life.h"
 
 #include <gtest/gtest.h>
 

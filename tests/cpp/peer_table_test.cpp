@@ -1,5 +1,5 @@
 // Incarnations, suspects and deaths. In forked ranks, because UCX does not survive a fork.
-#include "transport/peer_table.h"
+#include "transport/peer/peer_table.h"
 
 #include <poll.h>
 #include <sys/wait.h>
@@ -33,14 +33,14 @@ struct Bench {
   Reactor reactor{{}};
   std::vector<std::pair<uint64_t, uint32_t>> deaths = {};  // process, incarnation
   PeerTable table{JobSecret(""), Identity{self, {}}, {}, reactor, [this](Locked&, Peer& peer) {
-                    deaths.emplace_back(peer.card.process, peer.incarnation);
+                    deaths.emplace_back(peer.info.process, peer.incarnation);
                   }};
 
-  Card card(uint64_t process, int pid = 0) const {
-    Card card;
-    card.process = process;
-    card.pid = pid;
-    return card;
+  PeerInfo peer_info(uint64_t process, int pid = 0) const {
+    PeerInfo peer_info;
+    peer_info.process = process;
+    peer_info.pid = pid;
+    return peer_info;
   }
 };
 
@@ -54,9 +54,9 @@ void run_bench(const std::function<void(Bench&)>& body) {
 TEST(PeerTable, GroupsOfOneProcessShareItsConnection) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    Peer& first = bench.table.meet(locked, bench.card(kProcess), /*same_host=*/false, 0);
-    EXPECT_EQ(&bench.table.meet(locked, bench.card(kProcess), false, 0), &first);
-    EXPECT_NE(&bench.table.meet(locked, bench.card(kOther), false, 0), &first);
+    Peer& first = bench.table.meet(locked, bench.peer_info(kProcess), /*same_host=*/false, 0);
+    EXPECT_EQ(&bench.table.meet(locked, bench.peer_info(kProcess), false, 0), &first);
+    EXPECT_NE(&bench.table.meet(locked, bench.peer_info(kOther), false, 0), &first);
     EXPECT_EQ(bench.table.find(locked, kProcess), &first);
     EXPECT_EQ(bench.table.find(locked, 1), nullptr);
     EXPECT_TRUE(first.life.is_alive());
@@ -67,16 +67,17 @@ TEST(PeerTable, GroupsOfOneProcessShareItsConnection) {
 TEST(PeerTable, ASuspectDiesAfterItsGrace) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    Peer& peer = bench.table.meet(locked, bench.card(kProcess), false, 0);
+    Peer& peer = bench.table.meet(locked, bench.peer_info(kProcess), false, 0);
     const TimePoint before = Clock::now();
     bench.table.suspect(locked, peer, "its connection broke");
     int looks = 0;
     const auto look = [&] { ++looks; };
-    bench.table.bury(locked, before, look);
+    bench.table.declare_dead(locked, before, look);
     EXPECT_TRUE(peer.life.is_suspect());
     EXPECT_TRUE(bench.table.has_suspects());
     EXPECT_EQ(looks, 0);
-    bench.table.bury(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke), look);
+    bench.table.declare_dead(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke),
+                             look);
     EXPECT_TRUE(peer.life.is_dead());
     EXPECT_FALSE(bench.table.has_suspects());
     EXPECT_EQ(looks, 1) << "what it had sent is received first";
@@ -92,16 +93,17 @@ TEST(PeerTable, PeersMayBeMetBeforeAnotherDies) {
     Locked locked(bench.reactor.lock());
     constexpr uint64_t kMany = 200;
     for (uint64_t i = 0; i < kMany; ++i) {
-      bench.table.suspect(locked, bench.table.meet(locked, bench.card(kOther + i), false, 0),
+      bench.table.suspect(locked, bench.table.meet(locked, bench.peer_info(kOther + i), false, 0),
                           "its connection broke");
     }
     int looks = 0;
-    bench.table.bury(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke), [&] {
-      ++looks;
-      for (uint64_t i = 0; i < 2 * kMany; ++i) {
-        bench.table.meet(locked, bench.card(kOther + i), false, 1);
-      }
-    });
+    bench.table.declare_dead(locked, Clock::now() + PeerLife::grace(Evidence::kConnectionBroke),
+                             [&] {
+                               ++looks;
+                               for (uint64_t i = 0; i < 2 * kMany; ++i) {
+                                 bench.table.meet(locked, bench.peer_info(kOther + i), false, 1);
+                               }
+                             });
     EXPECT_EQ(looks, 1) << "all died when the first message was received";
     EXPECT_EQ(bench.deaths.size(), kMany) << "each once";
     for (uint64_t i = 0; i < 2 * kMany; ++i) {
@@ -114,14 +116,14 @@ TEST(PeerTable, PeersMayBeMetBeforeAnotherDies) {
 TEST(PeerTable, ABrokenConnectionIsRenewed) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    Peer& broken = bench.table.meet(locked, bench.card(kProcess), false, 0);
+    Peer& broken = bench.table.meet(locked, bench.peer_info(kProcess), false, 0);
     bench.table.suspect(locked, broken, "its connection broke");
     auto renewed = bench.table.renew(locked);
     ASSERT_EQ(renewed.size(), 1U);
     EXPECT_EQ(renewed[0].process, kProcess);
     EXPECT_EQ(renewed[0].incarnation, 1U);
 
-    Peer& next = bench.table.meet(locked, bench.card(kProcess), false, 1);
+    Peer& next = bench.table.meet(locked, bench.peer_info(kProcess), false, 1);
     EXPECT_NE(&next, &broken);
     EXPECT_TRUE(broken.life.is_dead()) << "groups that knew it have failed";
     EXPECT_EQ(bench.deaths.size(), 1U);
@@ -136,20 +138,20 @@ TEST(PeerTable, ABrokenConnectionIsRenewed) {
 TEST(PeerTable, CountsWhatWasOpenedBefore) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    Card card = bench.card(kProcess);
-    card.address = bench.reactor.worker().address();
+    PeerInfo peer_info = bench.peer_info(kProcess);
+    peer_info.address = bench.reactor.worker().address();
     const auto opened = [&] { return bench.table.renew(locked).front().opened; };
-    Peer& first = bench.table.meet(locked, card, false, 0);
+    Peer& first = bench.table.meet(locked, peer_info, false, 0);
     bench.table.suspect(locked, first, "it broke before it was opened");
     EXPECT_EQ(opened(), 0U);
 
-    Peer& second = bench.table.meet(locked, card, false, 1);
+    Peer& second = bench.table.meet(locked, peer_info, false, 1);
     ASSERT_TRUE(bench.table.connect(locked, second));
     EXPECT_EQ(opened(), 0U) << "the present one does not count";
     bench.table.suspect(locked, second, "it broke");
     EXPECT_EQ(opened(), 1U);
 
-    Peer& third = bench.table.meet(locked, card, false, 2);
+    Peer& third = bench.table.meet(locked, peer_info, false, 2);
     bench.table.catch_up(locked, third, Wire::kShared, 4);
     EXPECT_EQ(opened(), 4U) << "the peer had opened all";
     EXPECT_FALSE(third.shared.is_open());
@@ -161,35 +163,35 @@ TEST(PeerTable, CountsWhatWasOpenedBefore) {
 TEST(PeerTable, CountsThePrivateLinksThatWereOpenedBefore) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    const Card card = bench.card(kProcess);
+    const PeerInfo peer_info = bench.peer_info(kProcess);
     UcpWorker& worker = bench.reactor.worker();
-    Peer& first = bench.table.meet(locked, card, false, 0);
-    first.beside = Link(worker, worker.address());
-    ASSERT_TRUE(bench.table.connect_beside(locked, first));
+    Peer& first = bench.table.meet(locked, peer_info, false, 0);
+    first.rail = Link(worker, worker.address());
+    ASSERT_TRUE(bench.table.connect_rail(locked, first));
     bench.table.suspect(locked, first, "it broke");
-    const Card::Renewed renewed = bench.table.renew(locked).front();
+    const PeerInfo::Renewed renewed = bench.table.renew(locked).front();
     EXPECT_EQ(renewed.opened, 0U) << "only the private link was opened";
-    EXPECT_EQ(renewed.opened_beside, 1U);
+    EXPECT_EQ(renewed.opened_rail, 1U);
 
-    Peer& second = bench.table.meet(locked, card, false, 1);
-    second.beside = Link(worker, worker.address());
+    Peer& second = bench.table.meet(locked, peer_info, false, 1);
+    second.rail = Link(worker, worker.address());
     bench.table.catch_up(locked, second, Wire::kPrivate, 3);
-    EXPECT_EQ(bench.table.renew(locked).front().opened_beside, 3U);
-    EXPECT_FALSE(second.beside.is_open());
+    EXPECT_EQ(bench.table.renew(locked).front().opened_rail, 3U);
+    EXPECT_FALSE(second.rail.is_open());
   });
 }
 
 TEST(PeerTable, TheOtherEndMayNoticeFirst) {
   run_bench([](Bench& bench) {
     Locked locked(bench.reactor.lock());
-    Peer& old = bench.table.meet(locked, bench.card(kProcess), false, 0);
-    Peer& next = bench.table.meet(locked, bench.card(kProcess), false, 3);
+    Peer& old = bench.table.meet(locked, bench.peer_info(kProcess), false, 0);
+    Peer& next = bench.table.meet(locked, bench.peer_info(kProcess), false, 3);
     EXPECT_TRUE(old.life.is_dead());
     EXPECT_EQ(next.incarnation, 3U);
     ASSERT_EQ(bench.deaths.size(), 1U);
     EXPECT_EQ(bench.deaths[0], std::make_pair(kProcess, 0U));
-    // A card that is older than the connection changes nothing.
-    EXPECT_EQ(&bench.table.meet(locked, bench.card(kProcess), false, 1), &next);
+    // A peer info that is older than the connection changes nothing.
+    EXPECT_EQ(&bench.table.meet(locked, bench.peer_info(kProcess), false, 1), &next);
   });
 }
 
@@ -203,7 +205,7 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
     Peer* peer = nullptr;
     {
       Locked locked(bench.reactor.lock());
-      peer = &bench.table.meet(locked, bench.card(kProcess, child), /*same_host=*/true, 0);
+      peer = &bench.table.meet(locked, bench.peer_info(kProcess, child), /*same_host=*/true, 0);
       EXPECT_TRUE(peer->life.is_alive());
     }
     ::kill(child, SIGKILL);
@@ -220,7 +222,7 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
 
     Locked locked(bench.reactor.lock());
     EXPECT_TRUE(bench.table.renew(locked).empty()) << "there is nothing to connect to";
-    Peer& gone = bench.table.meet(locked, bench.card(kOther, child), true, 0);
+    Peer& gone = bench.table.meet(locked, bench.peer_info(kOther, child), true, 0);
     EXPECT_TRUE(gone.life.is_suspect()) << "it had ended before";
   });
 }
@@ -230,19 +232,19 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
   run_bench([](Bench& one) {
     Bench other{.self = kProcess};
     const auto meet = [](Bench& bench, Bench& met, uint32_t incarnation) -> Peer& {
-      Card card = bench.card(met.self, ::getpid());
-      card.heartbeat_address = kLoopback;
+      PeerInfo peer_info = bench.peer_info(met.self, ::getpid());
+      peer_info.heartbeat_address = kLoopback;
       {
         Locked locked(met.reactor.lock());
-        card.heartbeat_port = met.table.heartbeat_port(locked);
+        peer_info.heartbeat_port = met.table.heartbeat_port(locked);
       }
       Locked locked(bench.reactor.lock());
-      return bench.table.meet(locked, card, /*same_host=*/true, incarnation);
+      return bench.table.meet(locked, peer_info, /*same_host=*/true, incarnation);
     };
     const auto look = [](Bench& bench) {
       Locked locked(bench.reactor.lock());
       bench.table.look(locked, Clock::now());
-      bench.table.bury(locked, Clock::now(), [] {});
+      bench.table.declare_dead(locked, Clock::now(), [] {});
     };
     for (uint32_t incarnation = 0; incarnation < 3; ++incarnation) {
       Peer& there = meet(one, other, incarnation);
@@ -267,14 +269,14 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
 TEST(PeerTable, AnEndIsSeenAlsoIfTheConnectionIsRenewedFirst) {
   run_bench([](Bench& one) {
     std::unique_ptr<Bench> other(new Bench{.self = kProcess});
-    Card card = one.card(kProcess, ::getpid());
-    card.heartbeat_address = kLoopback;
+    PeerInfo peer_info = one.peer_info(kProcess, ::getpid());
+    peer_info.heartbeat_address = kLoopback;
     {
       Locked locked(other->reactor.lock());
-      card.heartbeat_port = other->table.heartbeat_port(locked);
+      peer_info.heartbeat_port = other->table.heartbeat_port(locked);
     }
     Locked locked(one.reactor.lock());
-    Peer& peer = one.table.meet(locked, card, /*same_host=*/false, 0);
+    Peer& peer = one.table.meet(locked, peer_info, /*same_host=*/false, 0);
     one.table.watch(locked, peer);
     other.reset();
     one.table.suspect(locked, peer, "its connection broke");
@@ -302,13 +304,13 @@ TEST(PeerTable, AHostThatDoesNotAnswerIsNotWaitedForAtTheEnd) {
     ::setenv("Q7X2_SILENCE", "60", 1);
     Bench bench;
     const test::DeafPort deaf;
-    Card card = bench.card(kProcess);
-    card.address = rank.get(1, "address");
-    card.heartbeat_address = kLoopback;
-    card.heartbeat_port = deaf.port();
+    PeerInfo peer_info = bench.peer_info(kProcess);
+    peer_info.address = rank.get(1, "address");
+    peer_info.heartbeat_address = kLoopback;
+    peer_info.heartbeat_port = deaf.port();
     {
       Locked locked(bench.reactor.lock());
-      Peer& peer = bench.table.meet(locked, card, /*same_host=*/false, 0);
+      Peer& peer = bench.table.meet(locked, peer_info, /*same_host=*/false, 0);
       ASSERT_TRUE(bench.table.connect(locked, peer));
       bench.reactor.send_message(locked, peer.shared.endpoint(), 0, "what nobody takes");
       const TimePoint began = Clock::now();

@@ -10,10 +10,10 @@
 #include "base/error.h"
 #include "checked_plans.h"
 #include "fabric/fabric.h"
-#include "plan/coding_pass.h"
-#include "plan/generators.h"
-#include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/algorithms/generators.h"
+#include "plan/ir/coding_pass.h"
+#include "plan/ir/plan.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checked_plans.h"
-#include "plan/plan.h"
+#include "plan/ir/plan.h"
 
 namespace q7x2 {
 namespace {

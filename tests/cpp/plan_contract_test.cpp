@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/checker.h"
-#include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/check/checker.h"
+#include "plan/ir/plan.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

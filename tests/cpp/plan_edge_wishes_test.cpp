@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/plan_call.h"
-#include "kernels/codec.h"
+#include "executor/collective/plan_call.h"
+#include "kernels/codec/codec.h"
 #include "level.h"
-#include "plan/planner.h"
+#include "plan/choose/planner.h"
 #include "planning.h"
 #include "random_fabric.h"
 

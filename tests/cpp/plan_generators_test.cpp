@@ -14,9 +14,9 @@
 #include "base/types.h"
 #include "fabric/fabric.h"
 #include "level.h"
-#include "plan/checker.h"
-#include "plan/generators.h"
-#include "plan/plan.h"
+#include "plan/algorithms/generators.h"
+#include "plan/check/checker.h"
+#include "plan/ir/plan.h"
 #include "random_fabric.h"
 #include "reference_run.h"
 

@@ -1,5 +1,5 @@
 // Schedules as JSON: what is written is read again, and nothing else than a proven Schedule is.
-#include "plan/plan_json.h"
+#include "plan/files/plan_json.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -18,10 +18,10 @@
 #include "base/error.h"
 #include "fabric/fabric.h"
 #include "fabric/json_fields.h"
-#include "plan/cost_model.h"
-#include "plan/generators.h"
-#include "plan/plan_files.h"
-#include "plan/planner.h"
+#include "plan/algorithms/generators.h"
+#include "plan/choose/planner.h"
+#include "plan/cost/cost_model.h"
+#include "plan/files/plan_files.h"
 #include "reference_run.h"
 
 namespace q7x2 {

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "fabric/fabric.h"
-#include "plan/generators.h"
-#include "plan/loads.h"
-#include "plan/plan.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/cost/loads.h"
+#include "plan/cost/simulator.h"
+#include "plan/ir/plan.h"
 
 namespace q7x2 {
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "fabric/fabric.h"
-#include "plan/checker.h"
-#include "plan/generators.h"
+#include "plan/algorithms/generators.h"
+#include "plan/check/checker.h"
 #include "random_fabric.h"
 
 namespace q7x2 {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "level.h"
-#include "plan/planner.h"
-#include "plan/schedule_search.h"
+#include "plan/choose/planner.h"
+#include "plan/choose/schedule_search.h"
 #include "planning.h"
 #include "random_fabric.h"
 

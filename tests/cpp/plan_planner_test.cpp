@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/planner.h"
+#include "plan/choose/planner.h"
 #include "planning.h"
 
 namespace q7x2 {

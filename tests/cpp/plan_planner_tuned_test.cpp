@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/planner.h"
+#include "plan/choose/planner.h"
 #include "planning.h"
 
 namespace q7x2 {

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/planner.h"
-#include "plan/refinement.h"
+#include "plan/choose/planner.h"
+#include "plan/choose/refinement.h"
 #include "planning.h"
 #include "random_fabric.h"
 

@@ -1,5 +1,5 @@
 // PlanBuilder, the division of slices into parts, and Plans as text.
-#include "plan/plan.h"
+#include "plan/ir/plan.h"
 
 #include <cstdint>
 #include <limits>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/schedule.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // Plans over several slices: if one slice completes, any number of slices does, whatever the
-// windows, and the window bounds what is staged. The proof is in plan/dag_window.h.
+// windows, and the window bounds what is staged. The proof is in plan/ir/dag_window.h.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -13,11 +13,11 @@
 
 #include "base/error.h"
 #include "fabric/fabric.h"
-#include "plan/checker.h"
-#include "plan/dag_window.h"
-#include "plan/generators.h"
-#include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/algorithms/generators.h"
+#include "plan/check/checker.h"
+#include "plan/ir/dag_window.h"
+#include "plan/ir/plan.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

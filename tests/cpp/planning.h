@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "plan/planner.h"
+#include "plan/choose/planner.h"
 
 namespace q7x2::test {
 

@@ -1,5 +1,5 @@
 // Q7X2_PORT_RANGE: what it may be, and that nothing listens outside of it.
-#include "transport/port_range.h"
+#include "transport/net/port_range.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "base/owned_fd.h"
-#include "transport/heartbeat_listener.h"
+#include "transport/peer/heartbeat_listener.h"
 
 namespace q7x2 {
 namespace {

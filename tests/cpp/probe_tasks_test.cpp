@@ -1,5 +1,5 @@
 // The two conversations of a probe, over shared memory and over the network.
-#include "executor/probe_tasks.h"
+#include "executor/probe/probe_tasks.h"
 
 #include <chrono>
 #include <cstdlib>

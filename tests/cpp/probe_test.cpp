@@ -1,5 +1,5 @@
 // The probe and the survey on real ranks: all end with one Fabric, whatever rank 0 is told to do.
-#include "executor/probe.h"
+#include "executor/probe/probe.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -15,8 +15,8 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/announcement.h"
-#include "executor/survey.h"
+#include "executor/probe/announcement.h"
+#include "executor/probe/survey.h"
 #include "fabric/catalogue.h"
 #include "fabric/host.h"
 #include "fabric/json.h"

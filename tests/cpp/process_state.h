@@ -11,7 +11,7 @@
 
 namespace q7x2::test {
 
-/// The kernel's letter for a process: R runs, S sleeps, T is stopped.
+/// The kernel's descriptor for a process: R runs, S sleeps, T is stopped.
 inline char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;

@@ -26,15 +26,15 @@ int in_child(Body body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(HomeProcess, IsElsewhereInAForkedChild) {
-  const HomeProcess home;
+TEST(ForkGuard, IsElsewhereInAForkedChild) {
+  const ForkGuard home;
   EXPECT_FALSE(home.is_elsewhere());
   EXPECT_NO_THROW(home.require("it"));
   EXPECT_EQ(in_child([&home] {
               try {
                 home.require("it");
               } catch (const Error& error) {
-                const HomeProcess own;
+                const ForkGuard own;
                 return home.is_elsewhere() && !own.is_elsewhere() &&
                                error.code() == ErrorCode::kAborted
                            ? 7
@@ -61,7 +61,7 @@ TEST(Ending, OnlyTheThreadThatEndsTheProcessGoesOn) {
                 came_back = 100;
               });
               after.detach();
-              stay_if_ending();
+              block_at_exit();
               std::this_thread::sleep_for(std::chrono::milliseconds(100));
               return is_ending() && came_back <= 2 ? 7 : 1;
             }),

@@ -1,5 +1,5 @@
 // A process that is killed while it writes to another one of its host.
-#include "transport/queue_watch.h"
+#include "transport/peer/queue_watch.h"
 
 #include <signal.h>
 #include <sys/wait.h>

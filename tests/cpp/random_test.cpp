@@ -1,5 +1,5 @@
 // The random numbers of the codecs: that they are what a fair coin gives, and reproducible.
-#include "kernels/random.h"
+#include "kernels/codec/random.h"
 
 #include <array>
 #include <bit>

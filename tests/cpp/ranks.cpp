@@ -27,7 +27,7 @@
 #include <ucs/config/global_opts.h>
 
 #include "slowdown.h"
-#include "transport/published.h"
+#include "transport/bootstrap/published.h"
 
 namespace q7x2::test {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/group.h"
-#include "transport/runtime.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2::test {
 

@@ -1,6 +1,6 @@
 // The links and processors of a group change while its calls run: all ranks notice it alike, and
 // take the same new Plans from the same call on.
-#include "plan/reacting.h"
+#include "plan/choose/reacting.h"
 
 #include <chrono>
 #include <cstddef>
@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "fabric/private_links.h"
-#include "plan/plan_book.h"
+#include "plan/choose/plan_cache.h"
 #include "planning.h"
 
 namespace q7x2 {
@@ -25,7 +25,7 @@ namespace {
 
 using test::kGigabit;
 using test::kMiB;
-using Page = PlanBook::Page;
+using Entry = PlanCache::Entry;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::chrono::milliseconds kPause{30'000};
@@ -35,8 +35,8 @@ constexpr int32_t kMilliseconds = 500;
 
 /// One rank per host, and what its kernel would count.
 struct Rank {
-  std::unique_ptr<PlanBook> book;
-  std::shared_ptr<Page> page;
+  std::unique_ptr<PlanCache> plans;
+  std::shared_ptr<Entry> entry;
   std::vector<Connection> connections;
   ThreadTurns turns;
 };
@@ -53,14 +53,14 @@ class ReactingGroup {
     const auto fabric = std::make_shared<Fabric>(known);
     const auto hosts = static_cast<int>(known.hosts.size());
     for (int host = 0; host < hosts; ++host) {
-      ranks_.push_back({.book = std::make_unique<PlanBook>(
+      ranks_.push_back({.plans = std::make_unique<PlanCache>(
                             std::make_shared<Planner>(host, fabric, ""), host, hosts, "test",
                             /*refines=*/true, pause),
-                        .page = nullptr,
+                        .entry = nullptr,
                         .connections = {},
                         .turns = {}});
       Rank& rank = ranks_.back();
-      rank.page = rank.book->open(shape);
+      rank.entry = rank.plans->open(shape);
       for (int to = 0; to < hosts; ++to) {
         if (to == host) continue;
         for (const bool is_private : {false, true}) {
@@ -74,36 +74,37 @@ class ReactingGroup {
 
   /// One call of all ranks, with what precedes it.
   void call() {
-    const uint64_t number = ranks_[0].page->calls();
-    const Page::Precursor precursor = ranks_[0].page->precursor_of(number);
-    for (Rank& rank : ranks_) EXPECT_EQ(rank.page->precursor_of(number), precursor);
-    switch (precursor) {
-      case Page::Precursor::kNone:
+    const uint64_t number = ranks_[0].entry->calls();
+    const Entry::Prerequisite prerequisite = ranks_[0].entry->prerequisite_of(number);
+    for (Rank& rank : ranks_) EXPECT_EQ(rank.entry->prerequisite_of(number), prerequisite);
+    switch (prerequisite) {
+      case Entry::Prerequisite::kNone:
         break;
-      case Page::Precursor::kAnnouncement: {
+      case Entry::Prerequisite::kAnnouncement: {
         Bytes news(Publication::kBytes);
-        ranks_[0].book->publish(*ranks_[0].page, news);
-        for (Rank& rank : ranks_) rank.book->settle(*rank.page, news);
+        ranks_[0].plans->publish(*ranks_[0].entry, news);
+        for (Rank& rank : ranks_) rank.plans->settle(*rank.entry, news);
         break;
       }
-      case Page::Precursor::kReview:
-        for (Rank& rank : ranks_) rank.page->review(number, figures);
+      case Entry::Prerequisite::kTuningRound:
+        for (Rank& rank : ranks_) rank.entry->tune(number, figures);
         break;
-      case Page::Precursor::kLook:
-        for (const Page::Look kind : {Page::Look::kRates, Page::Look::kChoice}) {
-          if (ranks_[0].page->look() == kind) look(number);
+      case Entry::Prerequisite::kRateSample:
+        for (const Entry::RateSample kind :
+             {Entry::RateSample::kRates, Entry::RateSample::kChoice}) {
+          if (ranks_[0].entry->rate_sample() == kind) sample(number);
         }
         break;
     }
     send();
-    for (Rank& rank : ranks_) rank.page->count();
+    for (Rank& rank : ranks_) rank.entry->count();
   }
   /// The algorithm of the next call. Equal on all ranks.
   std::string algorithm() {
     std::string found;
     for (Rank& rank : ranks_) {
-      const size_t index = rank.page->refinement().choice_of(rank.page->calls());
-      const Choice& choice = rank.book->choice(*rank.page, index);
+      const size_t index = rank.entry->refinement().choice_of(rank.entry->calls());
+      const Choice& choice = rank.plans->choice(*rank.entry, index);
       EXPECT_TRUE(found.empty() || choice.plan->algorithm == found);
       found = choice.plan->algorithm;
     }
@@ -111,18 +112,18 @@ class ReactingGroup {
   }
   /// Changes so far. Equal on all ranks.
   uint64_t epoch() {
-    const uint64_t epoch = ranks_[0].page->reacting().epoch();
-    for (Rank& rank : ranks_) EXPECT_EQ(rank.page->reacting().epoch(), epoch);
+    const uint64_t epoch = ranks_[0].entry->reacting().epoch();
+    for (Rank& rank : ranks_) EXPECT_EQ(rank.entry->reacting().epoch(), epoch);
     return epoch;
   }
-  PlanBook& book(size_t rank) { return *ranks_[rank].book; }
+  PlanCache& plans(size_t rank) { return *ranks_[rank].plans; }
 
   /// How many calls it takes until they take the Plan of another epoch; `most` and one more: they
   /// do not.
   int calls_until_change(int most) {
-    const size_t before = book(0).records()[0].chapters.size();
+    const size_t before = plans(0).records()[0].revisions.size();
     int calls = 0;
-    while (book(0).records()[0].chapters.size() == before && calls++ < most) call();
+    while (plans(0).records()[0].revisions.size() == before && calls++ < most) call();
     return calls;
   }
 
@@ -131,28 +132,28 @@ class ReactingGroup {
   std::set<std::pair<int, int>> slow_links = {};  ///< sending and receiving host
   double speed = 1;
   double share = 1;
-  int looks = 0;
+  int samples = 0;
 
  private:
-  void look(uint64_t number) {
-    const Page::Look kind = ranks_[0].page->look();
-    std::vector<int32_t> sum(ranks_[0].page->reacting().bytes() / sizeof(int32_t));
+  void sample(uint64_t number) {
+    const Entry::RateSample kind = ranks_[0].entry->rate_sample();
+    std::vector<int32_t> sum(ranks_[0].entry->reacting().bytes() / sizeof(int32_t));
     for (Rank& rank : ranks_) {
-      EXPECT_EQ(rank.page->look(), kind);
+      EXPECT_EQ(rank.entry->rate_sample(), kind);
       std::vector<int32_t> own(sum.size());
       const auto bytes = std::as_writable_bytes(std::span(own));
-      if (kind == Page::Look::kRates) {
-        rank.page->reacting().write(bytes,
-                                    {rank.connections, rank.book->reductions().take(), rank.turns});
-      } else if (kind == Page::Look::kChoice && &rank == ranks_.data()) {
-        rank.book->propose_anew(*rank.page, bytes);
+      if (kind == Entry::RateSample::kRates) {
+        rank.entry->reacting().write(
+            bytes, {rank.connections, rank.plans->reductions().take(), rank.turns});
+      } else if (kind == Entry::RateSample::kChoice && &rank == ranks_.data()) {
+        rank.plans->propose_anew(*rank.entry, bytes);
       }
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += own[i];
     }
-    looks += kind == Page::Look::kNothing ? 0 : 1;
-    if (kind == Page::Look::kRates && sum[1] > 0) sum[0] = now_ += kMilliseconds;
+    samples += kind == Entry::RateSample::kNothing ? 0 : 1;
+    if (kind == Entry::RateSample::kRates && sum[1] > 0) sum[0] = now_ += kMilliseconds;
     const auto news = std::as_bytes(std::span(sum));
-    for (Rank& rank : ranks_) rank.book->take_look(*rank.page, number, news);
+    for (Rank& rank : ranks_) rank.plans->take_rate_sample(*rank.entry, number, news);
   }
 
   void send() {
@@ -168,7 +169,7 @@ class ReactingGroup {
       ranks_[from].turns.ran += 100'000'000;
       ranks_[from].turns.waited += static_cast<int64_t>(1e8 * (from == 2 ? 1 / share - 1 : 0));
       const double seconds = 0.01 / (from == 2 ? speed : 1);
-      ranks_[from].book->reductions().add(2, 32 * kMiB, static_cast<int64_t>(seconds * 1e9));
+      ranks_[from].plans->reductions().add(2, 32 * kMiB, static_cast<int64_t>(seconds * 1e9));
     }
   }
 
@@ -186,11 +187,11 @@ TEST(Reacting, ASlowLinkChangesThePlanOfAllRanksWithinTenCalls) {
 
     group.factor = 0.2;
     int calls = 0;
-    while (group.book(0).records()[0].chapters.size() < 2 && calls++ < 20) group.call();
+    while (group.plans(0).records()[0].revisions.size() < 2 && calls++ < 20) group.call();
     EXPECT_LE(calls, 10);
     EXPECT_EQ(group.epoch(), 1U);
     EXPECT_NE(group.algorithm(), before);
-    const Fabric fabric = *group.book(static_cast<size_t>(hosts) - 1).fabric();
+    const Fabric fabric = *group.plans(static_cast<size_t>(hosts) - 1).fabric();
     EXPECT_NEAR(fabric.hosts[1].egress, 0.2 * kGigabit, 0.02 * kGigabit);
     EXPECT_EQ(fabric.hosts[0].egress, kGigabit);
     EXPECT_EQ(fabric.made.note,
@@ -200,12 +201,12 @@ TEST(Reacting, ASlowLinkChangesThePlanOfAllRanksWithinTenCalls) {
     for (int i = 0; i < 20; ++i) group.call();
     group.factor = 1;
     calls = 0;
-    while (group.book(0).records()[0].chapters.size() < 3 && calls++ < 20) group.call();
+    while (group.plans(0).records()[0].revisions.size() < 3 && calls++ < 20) group.call();
     EXPECT_LE(calls, 10);
     EXPECT_EQ(group.algorithm(), before);
-    EXPECT_EQ(group.book(0).fabric()->hosts[1].egress, kGigabit);
-    const PlanBook::Record record = group.book(2).records()[0];
-    EXPECT_EQ(record.chapters[2].reason,
+    EXPECT_EQ(group.plans(0).fabric()->hosts[1].egress, kGigabit);
+    const PlanCache::Record record = group.plans(2).records()[0];
+    EXPECT_EQ(record.revisions[2].reason,
               "host h1 receives at its measured rate again; host h1 sends at its measured rate "
               "again");
   }
@@ -228,16 +229,16 @@ TEST(Reacting, AfterARecoveryCallsTakeWhatWasBestBefore) {
   group.factor = 1;
   EXPECT_LE(group.calls_until_change(10), 10);
   EXPECT_EQ(group.algorithm(), best);
-  EXPECT_EQ(group.book(0).records()[0].chapters[2].proposals.size(),
-            group.book(0).records()[0].chapters[0].proposals.size());
+  EXPECT_EQ(group.plans(0).records()[0].revisions[2].proposals.size(),
+            group.plans(0).records()[0].revisions[0].proposals.size());
 }
 
 /// The share of the data that a rank adds up by rank 0's newest proposal.
 double share_of(ReactingGroup& group, int rank) {
-  const PlanBook::Record record = group.book(0).records()[0];
-  const std::string& algorithm = record.chapters.back().proposals.front().algorithm;
-  const auto schedule =
-      Planner(0, group.book(0).fabric(), "").schedule({record.collective, record.bytes}, algorithm);
+  const PlanCache::Record record = group.plans(0).records()[0];
+  const std::string& algorithm = record.revisions.back().proposals.front().algorithm;
+  const auto schedule = Planner(0, group.plans(0).fabric(), "")
+                            .schedule({record.collective, record.bytes}, algorithm);
   const Plan plan = schedule->project(rank);
   const double total = std::accumulate(plan.part_weights.begin(), plan.part_weights.end(), 0.0);
   double share = 0;
@@ -256,7 +257,7 @@ TEST(Reacting, ASlowProcessorHasLessToAddUpUntilItRecovers) {
   group.speed = 0.25;
   EXPECT_LE(group.calls_until_change(100), 100);
   EXPECT_EQ(group.epoch(), 1U);
-  const Fabric fabric = *group.book(7).fabric();
+  const Fabric fabric = *group.plans(7).fabric();
   EXPECT_EQ(fabric.made.note, "host h2 computes at 25 % of its measured rate");
   EXPECT_EQ(fabric.host_reduce_rate(2), 0.25 * fabric.host_reduce_rate(1));
   EXPECT_LT(share_of(group, 2), 0.5 * share_of(group, 1));
@@ -266,7 +267,7 @@ TEST(Reacting, ASlowProcessorHasLessToAddUpUntilItRecovers) {
   group.speed = 1;
   EXPECT_LE(group.calls_until_change(100), 100);
   EXPECT_NEAR(share_of(group, 2), share_of(group, 1), 0.01);
-  EXPECT_EQ(group.book(2).records()[0].chapters[2].reason,
+  EXPECT_EQ(group.plans(2).records()[0].revisions[2].reason,
             "host h2 computes at its measured rate again");
 }
 
@@ -275,7 +276,7 @@ TEST(Reacting, AProcessorThatRunsLessOftenIsSlow) {
   for (int i = 0; i < 100; ++i) group.call();
   group.share = 0.25;
   EXPECT_LE(group.calls_until_change(20), 20);
-  EXPECT_EQ(group.book(3).fabric()->made.note, "host h2 computes at 25 % of its measured rate");
+  EXPECT_EQ(group.plans(3).fabric()->made.note, "host h2 computes at 25 % of its measured rate");
 }
 
 TEST(Reacting, ASlowLinkAndASlowProcessorAreFoundAtOnce) {
@@ -285,7 +286,7 @@ TEST(Reacting, ASlowLinkAndASlowProcessorAreFoundAtOnce) {
   group.speed = 0.25;
   for (int i = 0; i < 200; ++i) group.call();
   EXPECT_EQ(group.epoch(), 2U);
-  const Fabric fabric = *group.book(3).fabric();
+  const Fabric fabric = *group.plans(3).fabric();
   EXPECT_NEAR(fabric.hosts[1].egress, 0.2 * kGigabit, 0.02 * kGigabit);
   EXPECT_EQ(fabric.host_reduce_rate(2), 0.25 * fabric.host_reduce_rate(1));
 }
@@ -307,7 +308,7 @@ TEST(Reacting, ASlowPrivateLinkIsNamedAndGivenUp) {
   EXPECT_EQ(group.epoch(), 0U);
   group.factor = 0.1;
   EXPECT_LE(group.calls_until_change(10), 10);
-  const Fabric fabric = *group.book(3).fabric();
+  const Fabric fabric = *group.plans(3).fabric();
   EXPECT_EQ(fabric.made.note,
             "host h2 sends to host h3 over their private link at 10 % of its measured rate");
   EXPECT_EQ(find_link(fabric, 2, 3), nullptr);
@@ -323,25 +324,25 @@ TEST(Reacting, NewCallsArePlannedForTheLinksAsTheyAre) {
   ASSERT_EQ(group.epoch(), 1U);
   const CallShape shape{Collective::kAllReduce, 128 * kMiB};
   Bytes news(Publication::kBytes);
-  const auto page = group.book(0).open(shape);
-  group.book(0).publish(*page, news);
-  const auto other = group.book(3).open(shape);
-  group.book(3).settle(*other, news);
-  EXPECT_EQ(other->choice().plan->algorithm, page->choice().plan->algorithm);
-  EXPECT_EQ(page->choice().plan->algorithm, group.algorithm());
+  const auto entry = group.plans(0).open(shape);
+  group.plans(0).publish(*entry, news);
+  const auto other = group.plans(3).open(shape);
+  group.plans(3).settle(*other, news);
+  EXPECT_EQ(other->choice().plan->algorithm, entry->choice().plan->algorithm);
+  EXPECT_EQ(entry->choice().plan->algorithm, group.algorithm());
 }
 
 TEST(Reacting, AnUndisturbedGroupChangesNothing) {
   ReactingGroup group(4);
   for (int i = 0; i < 1000; ++i) group.call();
   EXPECT_EQ(group.epoch(), 0U);
-  EXPECT_GT(group.looks, 900);
+  EXPECT_GT(group.samples, 900);
 }
 
 TEST(Reacting, RankZeroMaySwitchItOff) {
   ReactingGroup group(4, std::chrono::milliseconds(0));
   for (int i = 0; i < 20; ++i) group.call();
-  EXPECT_EQ(group.looks, 1) << "the first one says so";
+  EXPECT_EQ(group.samples, 1) << "the first one says so";
 }
 
 // The message is added up: what the ranks of a host write must fit together.
@@ -372,7 +373,7 @@ TEST(Reacting, ALookOfSixtyFourHostsHoldsTheMostThatTheyCanSay) {
 TEST(Reacting, OnlyLongCallsOfSeveralHostsArePrecededByLooks) {
   const auto between = [](int hosts, size_t bytes) {
     return Reacting(std::make_shared<Planner>(0, test::network(hosts), ""), 0, kPause)
-        .calls_between_looks({Collective::kAllReduce, bytes});
+        .calls_between_rate_samples({Collective::kAllReduce, bytes});
   };
   EXPECT_EQ(between(4, 64 << 10), 0U);
   EXPECT_EQ(between(2, 64 * kMiB), 0U);

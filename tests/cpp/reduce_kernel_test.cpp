@@ -16,9 +16,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/elements.h"
-#include "kernels/reduce.h"
-#include "kernels/reduce_isa.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/reduce_isa.h"
 #include "reduce_reference.h"
 
 namespace q7x2 {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/elements.h"
-#include "kernels/reduce.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/reduce.h"
 
 namespace q7x2::test {
 

@@ -1,6 +1,6 @@
 // What `reduce` promises beyond its kernels: which of them runs, the order of the fold, rounding,
 // NaN, and what it refuses.
-#include "kernels/reduce.h"
+#include "kernels/cpu/reduce.h"
 
 #include <cmath>
 #include <complex>
@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/elements.h"
-#include "kernels/reduce_isa.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/reduce_isa.h"
 
 namespace q7x2 {
 namespace {

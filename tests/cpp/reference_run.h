@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "plan/plan.h"
+#include "plan/ir/plan.h"
 
 namespace q7x2 {
 

@@ -38,10 +38,10 @@ void expect_sums(const Buffer<int32_t>& data, int ranks, int call) {
   }
 }
 
-std::string text_of(const PlanBook::Record& record) {
+std::string text_of(const PlanCache::Record& record) {
   std::string text = std::to_string(record.calls);
-  for (const Proposal& each : record.chapters.back().proposals) text += " " + each.algorithm;
-  for (const Refinement::Event& event : record.chapters.back().events) {
+  for (const Proposal& each : record.revisions.back().proposals) text += " " + each.algorithm;
+  for (const Refinement::Event& event : record.revisions.back().events) {
     text += "\n" + std::to_string(event.call);
     for (const size_t choice : event.choices) text += " " + std::to_string(choice);
     for (const auto& figure : event.figures) text += " " + std::to_string(figure.nanoseconds);
@@ -50,11 +50,11 @@ std::string text_of(const PlanBook::Record& record) {
 }
 
 void expect_one_history(Rank& rank, Comm& comm) {
-  const std::vector<PlanBook::Record> records = comm.book().records();
+  const std::vector<PlanCache::Record> records = comm.plans().records();
   ASSERT_EQ(records.size(), 1U);
   rank.put("history", text_of(records[0]));
   EXPECT_EQ(rank.get(0, "history"), text_of(records[0]));
-  EXPECT_GE(records[0].chapters.back().events.size(), 3U)
+  EXPECT_GE(records[0].revisions.back().events.size(), 3U)
       << "the first choice, all choices, and a decision";
 }
 
@@ -68,7 +68,7 @@ TEST(RefinedCalls, OneAfterTheOther) {
       expect_sums(data, comm.size(), call);
     }
     expect_one_history(rank, comm);
-    EXPECT_EQ(comm.book().records()[0].chapters.back().events.back().choices.size(), 1U);
+    EXPECT_EQ(comm.plans().records()[0].revisions.back().events.back().choices.size(), 1U);
   });
 }
 

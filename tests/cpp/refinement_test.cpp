@@ -1,5 +1,5 @@
 // Which choice a kind of call settles on, from the times of its calls.
-#include "plan/refinement.h"
+#include "plan/choose/refinement.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -35,9 +35,9 @@ std::vector<size_t> run(std::vector<Refinement>& ranks, uint64_t begin, uint64_t
                         const Time& time) {
   std::vector<size_t> choices;
   for (uint64_t call = begin; call < end; ++call) {
-    if (Refinement::is_review(call)) {
+    if (Refinement::is_tuning_round(call)) {
       const Refinement::Figures slowest = largest(ranks);
-      for (Refinement& rank : ranks) rank.review(call, slowest);
+      for (Refinement& rank : ranks) rank.tune(call, slowest);
     }
     const size_t choice = ranks[0].choice_of(call);
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -192,9 +192,9 @@ TEST(Refinement, ExtremeFiguresDecideSomething) {
       figure = {static_cast<int64_t>(random() >> random() % 64),
                 static_cast<int64_t>(random() >> random() % 64)};
     }
-    refinement.review(24, figures);
-    refinement.review(48, figures);
-    refinement.review(128, figures);
+    refinement.tune(24, figures);
+    refinement.tune(48, figures);
+    refinement.tune(128, figures);
     EXPECT_LT(refinement.choice_of(130), 3U) << "seed 5, turn " << i;
   }
 }

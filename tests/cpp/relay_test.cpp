@@ -1,5 +1,5 @@
 // Texts along a binomial tree: steps and messages counted, on simulated ranks and on real ones.
-#include "executor/relay.h"
+#include "executor/probe/relay.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "executor/courier.h"
+#include "executor/probe/courier.h"
 #include "ranks.h"
 
 namespace q7x2 {

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "shared_store.h"
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2 {
 namespace {
@@ -94,7 +94,7 @@ class Rank {
             rendezvous.attend();
           };
           try {
-            rendezvous.exchange("card", "card", [] {});
+            rendezvous.exchange("peer_info", "peer_info", [] {});
           } catch (const Error& failure) {
             error = failure;
             rendezvous.fail(failure);

@@ -18,8 +18,8 @@
 #include <gtest/gtest.h>
 
 #include "slowdown.h"
-#include "transport/published.h"
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/published.h"
+#include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2 {
 namespace {
@@ -148,17 +148,17 @@ class CountingLookout final : public Lookout {
 
 const std::string kGroup = "g";
 
-/// About what a card is: parts that all ranks or those of a host share, and random bytes.
-std::string card_of(int rank) {
-  std::string card = "rank " + std::to_string(rank) + " on host-" + std::to_string(rank / 8) +
-                     "4c5f1e1c-boot-id/ipc:4026531839/pid:4026531836 posix, sysv, tcp " +
-                     std::string(160, 'a');
+/// About what a peer info is: parts that all ranks or those of a host share, and random bytes.
+std::string peer_info_of(int rank) {
+  std::string peer_info = "rank " + std::to_string(rank) + " on host-" + std::to_string(rank / 8) +
+                          "4c5f1e1c-boot-id/ipc:4026531839/pid:4026531836 posix, sysv, tcp " +
+                          std::string(160, 'a');
   uint32_t random = static_cast<uint32_t>(rank) + 1;
   for (int i = 0; i < 56; ++i) {  // its number and key, and what of the address is its own
     random = random * 1664525 + 1013904223;
-    card.push_back(static_cast<char>(random >> 24));
+    peer_info.push_back(static_cast<char>(random >> 24));
   }
-  return card;
+  return peer_info;
 }
 
 bool is_real(int rank, int size) {
@@ -176,8 +176,8 @@ void run_real(CountingStore& store, int rank, int size) {
                                 .slice = std::chrono::hours(1)});
   {
     std::vector<std::string> expected;
-    for (int r = 0; r < size; ++r) expected.push_back(card_of(r));
-    EXPECT_TRUE(rendezvous.exchange("card", card_of(rank), [] {}) == expected);
+    for (int r = 0; r < size; ++r) expected.push_back(peer_info_of(r));
+    EXPECT_TRUE(rendezvous.exchange("peer_info", peer_info_of(rank), [] {}) == expected);
   }
   const auto later = rendezvous.exchange("later", std::to_string(rank), [] {});
   EXPECT_EQ(later.back(), std::to_string(size - 1));
@@ -212,7 +212,8 @@ void run_ghost(CountingStore& store, int rank, int size) {
     if (store.add(epoch + what, 1) == size - 1) store.set(epoch + all, "");
   };
   wait({epoch + "open"});
-  pass_on("join", JoinRecord{"nonce" + id, size, {}, sealed("card", card_of(rank))}.encode());
+  pass_on("join",
+          JoinRecord{"nonce" + id, size, {}, sealed("peer_info", peer_info_of(rank))}.encode());
   wait({epoch + "roster"});
   count("ack", "confirmed");
   wait({epoch + "commit"});
@@ -255,19 +256,20 @@ TEST_P(RendezvousSize, ARankUsesFewKeys) {
     calls = std::max(calls, store->calls);
     watched = std::max(watched, store->watched.size());
   }
-  // Two exchanges gather from at most sixteen children each, and their cards are read to watch
+  // Two exchanges gather from at most sixteen children each, and their peer infos are read to watch
   // them; everything else is one key a purpose.
   const auto branches = static_cast<size_t>(kTreeBranches);
   EXPECT_LE(keys, 3 * branches + 20);
-  // A look is one call, and two for each child whose card is new.
+  // A look is one call, and two for each child whose peer info is new.
   const size_t looks = 8;
   EXPECT_LE(calls, 32 + looks + 2 * branches);
   // Of its children, and rank 0 if that is its parent.
   EXPECT_LE(watched, branches + 1);
   EXPECT_EQ(stores.front()->watched.size(), branches);
-  // The roster is compressed: a rank reads less than the cards of all.
+  // The roster is compressed: a rank reads less than the peer infos of all.
   const size_t bytes = stores.back()->bytes_read;
-  EXPECT_LT(bytes, (JobSecret::kSealBytes + card_of(0).size()) * static_cast<size_t>(size) / 2);
+  EXPECT_LT(bytes,
+            (JobSecret::kSealBytes + peer_info_of(0).size()) * static_cast<size_t>(size) / 2);
   RecordProperty("keys", static_cast<int>(keys));
   RecordProperty("calls", static_cast<int>(calls));
   RecordProperty("watched", static_cast<int>(watched));

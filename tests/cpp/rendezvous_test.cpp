@@ -1,5 +1,5 @@
 // The rendezvous over a store that outlives the ranks. Ranks are threads.
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/rendezvous.h"
 
 #include <chrono>
 #include <exception>
@@ -30,10 +30,11 @@ constexpr int kMembers = 6;
 /// A process that is, or wants to be, a rank of the group.
 class Process {
  public:
-  Process(SharedStore& store, int rank, int size, std::string card, int dies_at = -1,
+  Process(SharedStore& store, int rank, int size, std::string peer_info, int dies_at = -1,
           uint32_t seed = 0)
-      : client(store, dies_at, seed),
-        thread_([this, rank, size, card = std::move(card)] { run(rank, size, card); }) {}
+      : client(store, dies_at, seed), thread_([this, rank, size, peer_info = std::move(peer_info)] {
+          run(rank, size, peer_info);
+        }) {}
   ~Process() { join(); }
 
   void join() {
@@ -41,19 +42,19 @@ class Process {
   }
 
   // After `join`.
-  std::vector<std::string> cards;  ///< empty where it failed
-  std::vector<std::string> later;  ///< of a second exchange
+  std::vector<std::string> peer_infos;  ///< empty where it failed
+  std::vector<std::string> later;       ///< of a second exchange
   std::optional<Error> error;
   Client client;
 
  private:
-  void run(int rank, int size, const std::string& card) {
+  void run(int rank, int size, const std::string& peer_info) {
     Rendezvous rendezvous(client, options_of(rank, size));
     try {
-      auto found = rendezvous.exchange("card", card, [] {});
-      later = rendezvous.exchange("later", "later " + card, [] {});
+      auto found = rendezvous.exchange("peer_info", peer_info, [] {});
+      later = rendezvous.exchange("later", "later " + peer_info, [] {});
       rendezvous.finish([] {});
-      cards = std::move(found);
+      peer_infos = std::move(found);
     } catch (const Error& e) {
       error = e;
       rendezvous.fail(e);
@@ -65,11 +66,11 @@ class Process {
   std::thread thread_;
 };
 
-using Attempt = std::vector<std::unique_ptr<Process>>;
+using OffloadAttempt = std::vector<std::unique_ptr<Process>>;
 
-Attempt start(SharedStore& store, int attempt, int size, uint32_t seed, int victim = -1,
-              int dies_at = -1) {
-  Attempt ranks;
+OffloadAttempt start(SharedStore& store, int attempt, int size, uint32_t seed, int victim = -1,
+                     int dies_at = -1) {
+  OffloadAttempt ranks;
   for (int r = 0; r < size; ++r) {
     ranks.push_back(std::make_unique<Process>(
         store, r, size, std::to_string(attempt) + "/" + std::to_string(r),
@@ -79,12 +80,12 @@ Attempt start(SharedStore& store, int attempt, int size, uint32_t seed, int vict
 }
 
 /// What the launcher does when one of its ranks has died.
-void kill_all(Attempt& ranks) {
+void kill_all(OffloadAttempt& ranks) {
   for (auto& rank : ranks) rank->client.kill();
   for (auto& rank : ranks) rank->join();
 }
 
-void expect_complete(Attempt& ranks, int attempt) {
+void expect_complete(OffloadAttempt& ranks, int attempt) {
   std::vector<std::string> expected;
   std::vector<std::string> later;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -94,7 +95,7 @@ void expect_complete(Attempt& ranks, int attempt) {
   for (auto& rank : ranks) {
     rank->join();
     EXPECT_FALSE(rank->error) << rank->error->what();
-    EXPECT_EQ(rank->cards, expected);
+    EXPECT_EQ(rank->peer_infos, expected);
     EXPECT_EQ(rank->later, later);
   }
 }
@@ -102,7 +103,7 @@ void expect_complete(Attempt& ranks, int attempt) {
 TEST(Rendezvous, AllFindEachOther) {
   for (const int size : {1, 2, 3, 8}) {
     SharedStore store;
-    Attempt ranks = start(store, 0, size, static_cast<uint32_t>(size));
+    OffloadAttempt ranks = start(store, 0, size, static_cast<uint32_t>(size));
     expect_complete(ranks, 0);
   }
 }
@@ -121,7 +122,7 @@ TEST(Rendezvous, AllExchangesHaveOneDeadline) {
     std::this_thread::sleep_for(milliseconds(600));
     const auto second = rendezvous(1);
     try {
-      second->exchange("card", "1", [] {});
+      second->exchange("peer_info", "1", [] {});
       std::this_thread::sleep_for(milliseconds(800));
       second->exchange("later", "1", [] {});
     } catch (const Error& error) {
@@ -129,7 +130,7 @@ TEST(Rendezvous, AllExchangesHaveOneDeadline) {
     }
   });
   try {
-    first->exchange("card", "0", [] {});
+    first->exchange("peer_info", "0", [] {});
     first->exchange("later", "0", [] {});
     ADD_FAILURE() << "the second exchange had a deadline of its own";
   } catch (const Error& error) {
@@ -142,7 +143,7 @@ TEST(Rendezvous, AllExchangesHaveOneDeadline) {
 TEST(Rendezvous, TheSameNameAgainAndAgain) {
   SharedStore store;
   for (int attempt = 0; attempt < 50; ++attempt) {
-    Attempt ranks = start(store, attempt, 3, static_cast<uint32_t>(attempt));
+    OffloadAttempt ranks = start(store, attempt, 3, static_cast<uint32_t>(attempt));
     expect_complete(ranks, attempt);
   }
 }
@@ -157,12 +158,12 @@ TEST(Rendezvous, EveryAttemptAfterADeathSucceeds) {
       std::mt19937 random(seed);
       int attempt = 0;
       for (; attempt < 3; ++attempt) {
-        Attempt ranks = start(store, attempt, kMembers, seed++, victim, dies_at);
+        OffloadAttempt ranks = start(store, attempt, kMembers, seed++, victim, dies_at);
         ranks[static_cast<size_t>(victim)]->join();
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
         kill_all(ranks);
       }
-      Attempt ranks = start(store, attempt, 2 + static_cast<int>(random() % 6), seed++);
+      OffloadAttempt ranks = start(store, attempt, 2 + static_cast<int>(random() % 6), seed++);
       expect_complete(ranks, attempt);
       ASSERT_FALSE(HasFailure()) << "victim " << victim << " at call " << dies_at;
     }
@@ -176,7 +177,7 @@ TEST(Rendezvous, SurvivorsGoOnWithASuccessor) {
   for (int victim = 0; victim < kMembers; ++victim) {
     for (int dies_at = 0; dies_at < 7; ++dies_at) {
       SharedStore store;
-      Attempt ranks = start(store, 0, kMembers, seed++, victim, dies_at);
+      OffloadAttempt ranks = start(store, 0, kMembers, seed++, victim, dies_at);
       ranks[static_cast<size_t>(victim)]->join();
       std::this_thread::sleep_for(milliseconds(5));
       ranks[static_cast<size_t>(victim)] = std::make_unique<Process>(
@@ -193,25 +194,25 @@ TEST(Rendezvous, LateRanksOfTheLastAttemptMixNothingUp) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SharedStore store;
     std::mt19937 random(seed);
-    Attempt old = start(store, 0, kMembers, seed, static_cast<int>(random() % kMembers),
-                        static_cast<int>(random() % 16));
+    OffloadAttempt old = start(store, 0, kMembers, seed, static_cast<int>(random() % kMembers),
+                               static_cast<int>(random() % 16));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-    Attempt next = start(store, 1, kMembers, seed + 1000);
+    OffloadAttempt next = start(store, 1, kMembers, seed + 1000);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     kill_all(old);
     // The launcher's answer if the next attempt met one of the last.
     std::this_thread::sleep_for(milliseconds(30));
     kill_all(next);
     std::map<std::string, std::vector<std::string>> set_of;
-    for (Attempt* attempt : {&old, &next}) {
+    for (OffloadAttempt* attempt : {&old, &next}) {
       for (auto& rank : *attempt) {
-        for (const std::string& card : rank->cards) {
-          const auto [it, added] = set_of.emplace(card, rank->cards);
-          EXPECT_EQ(it->second, rank->cards) << card << ", seed " << seed;
+        for (const std::string& peer_info : rank->peer_infos) {
+          const auto [it, added] = set_of.emplace(peer_info, rank->peer_infos);
+          EXPECT_EQ(it->second, rank->peer_infos) << peer_info << ", seed " << seed;
         }
       }
     }
-    Attempt last = start(store, 2, kMembers, seed + 2000);
+    OffloadAttempt last = start(store, 2, kMembers, seed + 2000);
     expect_complete(last, 2);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
@@ -228,12 +229,12 @@ TEST_P(AFailure, IsToldToAll) {
     Client client(store);
     std::thread failing([&] {
       Rendezvous rendezvous(client, options_of(victim, kMembers));
-      if (joins_first) rendezvous.exchange("card", "card", [] {});
+      if (joins_first) rendezvous.exchange("peer_info", "peer_info", [] {});
       rendezvous.fail(Error(ErrorCode::kTransport, "no room in /dev/shm"));
       rendezvous.stay([] {});
     });
     for (int r = 0; r < kMembers; ++r) {
-      if (r != victim) others.push_back(std::make_unique<Process>(store, r, kMembers, "card"));
+      if (r != victim) others.push_back(std::make_unique<Process>(store, r, kMembers, "peer_info"));
     }
     const std::string expected = "rank " + std::to_string(victim) + " of " +
                                  std::to_string(kMembers) +
@@ -248,7 +249,7 @@ TEST_P(AFailure, IsToldToAll) {
     }
     failing.join();
     // A later attempt does not take it for its own.
-    Attempt next = start(store, 1, kMembers, 1);
+    OffloadAttempt next = start(store, 1, kMembers, 1);
     expect_complete(next, 1);
   }
 }
@@ -265,11 +266,11 @@ TEST(Rendezvous, AFailureIsToldToRanksThatComeLater) {
     rendezvous.fail(Error(ErrorCode::kTransport, "no room in /dev/shm"));
     rendezvous.stay([] {});
   });
-  Process leader(store, 0, kMembers, "card");
+  Process leader(store, 0, kMembers, "peer_info");
   std::this_thread::sleep_for(milliseconds(50));  // the others are late
   std::vector<std::unique_ptr<Process>> late;
   for (const int r : {1, 2, 4, 5}) {
-    late.push_back(std::make_unique<Process>(store, r, kMembers, "card"));
+    late.push_back(std::make_unique<Process>(store, r, kMembers, "peer_info"));
   }
   for (auto& rank : late) {
     rank->join();
@@ -287,7 +288,7 @@ TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
     std::thread other([&] {
       Client client(store);
       Rendezvous rendezvous(client, options_of(1, 2));
-      rendezvous.exchange("card", "b", [] {});
+      rendezvous.exchange("peer_info", "b", [] {});
       first_wait_is_over.get_future().wait();
       if (fails) rendezvous.fail(Error(ErrorCode::kTransport, "no file descriptors"));
     });
@@ -295,7 +296,7 @@ TEST(Rendezvous, AWaitForSomethingElseEndsToo) {
     Rendezvous::Options options = options_of(0, 2);
     options.timeout = milliseconds(fails ? 60'000 : 1'500);
     Rendezvous rendezvous(client, options);
-    rendezvous.exchange("card", "a", [] {});
+    rendezvous.exchange("peer_info", "a", [] {});
     int left = 3;
     rendezvous.wait_for([&] { return --left > 0 ? 1 : -1; }, [] {});
     EXPECT_EQ(left, 0);
@@ -322,7 +323,7 @@ TEST(Rendezvous, MissingRanksAreNamed) {
     options.timeout = milliseconds(30);
     Rendezvous rendezvous(client, options);
     try {
-      rendezvous.exchange("card", "card", [] {});
+      rendezvous.exchange("peer_info", "peer_info", [] {});
       ADD_FAILURE() << "a group of one of three ranks";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kTimeout);
@@ -353,9 +354,9 @@ TEST(Rendezvous, TwoProcessesWithTheSameRank) {
     std::this_thread::sleep_for(milliseconds(10));
     Process other(store, rank, 3, "other");
     std::this_thread::sleep_for(milliseconds(10));
-    Attempt rest;
+    OffloadAttempt rest;
     for (int r = 0; r < 3; ++r) {
-      if (r != rank) rest.push_back(std::make_unique<Process>(store, r, 3, "card"));
+      if (r != rank) rest.push_back(std::make_unique<Process>(store, r, 3, "peer_info"));
     }
     one.join();
     other.join();
@@ -380,7 +381,7 @@ TEST(Rendezvous, AnInterruptEndsTheWait) {
     if (++looks == 3) throw std::runtime_error("Ctrl-C");
   };
   Rendezvous rendezvous(client, options);
-  EXPECT_THROW(rendezvous.exchange("card", "card", [] {}), std::runtime_error);
+  EXPECT_THROW(rendezvous.exchange("peer_info", "peer_info", [] {}), std::runtime_error);
 }
 
 }  // namespace

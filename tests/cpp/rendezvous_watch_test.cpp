@@ -1,5 +1,5 @@
-// Processes that die while the ranks meet, and who hears of it. Ranks are threads; a card is the
-// name of a process, and the town knows which of them have died.
+// Processes that die while the ranks meet, and who hears of it. Ranks are threads; a peer info is
+// the name of a process, and the town knows which of them have died.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "shared_store.h"
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2 {
 namespace {
@@ -28,28 +28,28 @@ constexpr int kRanks = 13;
 
 class Town {
  public:
-  void bury(const std::string& card) {
+  void declare_dead(const std::string& peer_info) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    dead_.insert(card);
+    dead_.insert(peer_info);
   }
-  bool is_dead(const std::string& card) {
+  bool is_dead(const std::string& peer_info) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return dead_.contains(card);
+    return dead_.contains(peer_info);
   }
-  void note_watched(const std::string& card) {
+  void note_watched(const std::string& peer_info) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    watched_.insert(card);
+    watched_.insert(peer_info);
   }
-  /// Returns when another process watches the one with this card, so it has joined.
-  void await_watched(const std::string& card) {
+  /// Returns when another process watches the one with this peer info, so it has joined.
+  void await_watched(const std::string& peer_info) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (;;) {
       {
         const std::lock_guard<std::mutex> lock(mutex_);
-        if (watched_.contains(card)) return;
+        if (watched_.contains(peer_info)) return;
       }
       if (std::chrono::steady_clock::now() > give_up) {
-        ADD_FAILURE() << "nobody watches " << card;
+        ADD_FAILURE() << "nobody watches " << peer_info;
         return;
       }
       std::this_thread::sleep_for(milliseconds(1));
@@ -66,10 +66,10 @@ class TownLookout final : public Lookout {
  public:
   explicit TownLookout(Town& town) : town_(town) {}
 
-  void watch(int rank, const std::string& card, const std::string&, bool also_far) override {
+  void watch(int rank, const std::string& peer_info, const std::string&, bool also_far) override {
     if (also_far) {
-      watched_[rank] = {card, !town_.is_dead(card)};
-      town_.note_watched(card);
+      watched_[rank] = {peer_info, !town_.is_dead(peer_info)};
+      town_.note_watched(peer_info);
       most_ = std::max(most_, watched_.size());
     }
   }
@@ -77,7 +77,7 @@ class TownLookout final : public Lookout {
   std::vector<Loss> losses() override {
     std::vector<Loss> losses;
     for (const auto& [rank, who] : watched_) {
-      if (town_.is_dead(who.card)) {
+      if (town_.is_dead(who.peer_info)) {
         losses.push_back({rank, "rank " + std::to_string(rank) + " failed: its process has ended",
                           who.was_seen});
       }
@@ -92,7 +92,7 @@ class TownLookout final : public Lookout {
 
  private:
   struct Watched {
-    std::string card;
+    std::string peer_info;
     bool was_seen = false;
   };
   Town& town_;
@@ -104,17 +104,18 @@ class TownLookout final : public Lookout {
 /// A process that is a rank of the group. When it is killed, the town knows.
 class Process {
  public:
-  Process(SharedStore& store, Town& town, int rank, int size, std::string card, int dies_at = -1)
+  Process(SharedStore& store, Town& town, int rank, int size, std::string peer_info,
+          int dies_at = -1)
       : client_(store, dies_at, static_cast<uint32_t>(rank) + 1),
         town_(town),
         lookout_(town),
-        card_(std::move(card)),
+        peer_info_(std::move(peer_info)),
         thread_([this, rank, size] { run(rank, size); }) {}
   ~Process() { join(); }
 
   void kill() {
     client_.kill();
-    town_.bury(card_);
+    town_.declare_dead(peer_info_);
   }
   void join() {
     if (thread_.joinable()) thread_.join();
@@ -122,7 +123,7 @@ class Process {
 
   // After `join`.
   std::optional<Error> error;
-  std::vector<std::string> cards;
+  std::vector<std::string> peer_infos;
   size_t most_watched() const { return lookout_.most(); }
 
  private:
@@ -136,26 +137,26 @@ class Process {
                                     .branches = 3,
                                     .patience = milliseconds(300)});
     try {
-      cards = rendezvous.exchange("card", card_, [] {});
+      peer_infos = rendezvous.exchange("peer_info", peer_info_, [] {});
     } catch (const Error& e) {
       error = e;
       rendezvous.fail(e);
       rendezvous.stay([] {});
     } catch (const Killed&) {
-      town_.bury(card_);
+      town_.declare_dead(peer_info_);
     }
   }
 
   Client client_;
   Town& town_;
   TownLookout lookout_;
-  const std::string card_;
+  const std::string peer_info_;
   std::thread thread_;
 };
 
 using Ranks = std::map<int, std::unique_ptr<Process>>;
 
-std::string card_of(int attempt, int rank) {
+std::string peer_info_of(int attempt, int rank) {
   return std::to_string(attempt) + "/" + std::to_string(rank);
 }
 
@@ -163,7 +164,7 @@ Ranks start(SharedStore& store, Town& town, int attempt, const std::set<int>& ab
   Ranks ranks;
   for (int r = 0; r < kRanks; ++r) {
     if (!absent.contains(r)) {
-      ranks[r] = std::make_unique<Process>(store, town, r, kRanks, card_of(attempt, r));
+      ranks[r] = std::make_unique<Process>(store, town, r, kRanks, peer_info_of(attempt, r));
     }
   }
   return ranks;
@@ -171,7 +172,7 @@ Ranks start(SharedStore& store, Town& town, int attempt, const std::set<int>& ab
 
 /// Returns when all have joined: a rank that comes after rank 0 has died waits for its successor.
 void await_all(const Ranks& ranks, Town& town) {
-  for (const auto& [rank, process] : ranks) town.await_watched(card_of(0, rank));
+  for (const auto& [rank, process] : ranks) town.await_watched(peer_info_of(0, rank));
 }
 
 void expect_all_name(Ranks& ranks, int victim) {
@@ -201,21 +202,22 @@ TEST(RendezvousWatch, ADeathEndsTheWaitOfAll) {
   }
 }
 
-/// Rank 0 has opened the epoch, so a card in it is of this attempt.
+/// Rank 0 has opened the epoch, so a peer info in it is of this attempt.
 TEST(RendezvousWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
   for (const int victim : {1, 5, 12}) {
     SharedStore store;
     Town town;
-    town.bury(card_of(0, victim));
+    town.declare_dead(peer_info_of(0, victim));
     Ranks ranks = start(store, town, 0, {7});
-    town.await_watched(card_of(0, victim));
+    town.await_watched(peer_info_of(0, victim));
     ranks[victim]->kill();
     expect_all_name(ranks, victim);
     ASSERT_FALSE(HasFailure()) << "victim " << victim;
   }
 }
 
-/// The next attempt finds the cards, the epoch and the mark of an attempt whose processes are dead.
+/// The next attempt finds the peer infos, the epoch and the mark of an attempt whose processes are
+/// dead.
 TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
   for (const int victim : {0, 1, 5}) {
     SharedStore store;
@@ -230,12 +232,12 @@ TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
     // All but rank 0 find the old epoch first.
     Ranks ranks = start(store, town, 1, {0});
     std::this_thread::sleep_for(milliseconds(100));
-    ranks[0] = std::make_unique<Process>(store, town, 0, kRanks, card_of(1, 0));
+    ranks[0] = std::make_unique<Process>(store, town, 0, kRanks, peer_info_of(1, 0));
     for (auto& [rank, process] : ranks) {
       process->join();
       EXPECT_FALSE(process->error) << process->error->what();
-      ASSERT_EQ(process->cards.size(), static_cast<size_t>(kRanks));
-      EXPECT_EQ(process->cards[3], card_of(1, 3));
+      ASSERT_EQ(process->peer_infos.size(), static_cast<size_t>(kRanks));
+      EXPECT_EQ(process->peer_infos[3], peer_info_of(1, 3));
     }
     ASSERT_FALSE(HasFailure()) << "victim " << victim;
   }
@@ -258,7 +260,7 @@ TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
                                      .lookout = &lookout,
                                      .pause = milliseconds(2)});
       try {
-        rendezvous.exchange("card", card_of(0, r), [] {});
+        rendezvous.exchange("peer_info", peer_info_of(0, r), [] {});
       } catch (const Error& error) {
         texts[static_cast<size_t>(r)] = error.what();
       }
@@ -275,8 +277,8 @@ TEST(RendezvousWatch, ARankWatchesItsNeighboursInTheTree) {
   SharedStore store;
   Town town;
   Ranks ranks = start(store, town, 0, {12});
-  for (const int child : {1, 2, 3}) town.await_watched(card_of(0, child));
-  ranks[12] = std::make_unique<Process>(store, town, 12, kRanks, card_of(0, 12));
+  for (const int child : {1, 2, 3}) town.await_watched(peer_info_of(0, child));
+  ranks[12] = std::make_unique<Process>(store, town, 12, kRanks, peer_info_of(0, 12));
   for (auto& [rank, process] : ranks) {
     process->join();
     EXPECT_FALSE(process->error);

@@ -1,5 +1,5 @@
 // What sparse all-reduces cost, by ranks and by servers.
-#include "plan/row_costs.h"
+#include "plan/cost/row_costs.h"
 
 #include <cmath>
 

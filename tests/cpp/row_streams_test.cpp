@@ -1,5 +1,5 @@
 // Which rank aggregates which row, the messages of rows, and the sum of one stream.
-#include "plan/row_streams.h"
+#include "plan/ir/row_streams.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/row_aggregator.h"
-#include "executor/row_message.h"
-#include "executor/row_source.h"
-#include "kernels/zero_rows.h"
+#include "executor/sparse/row_aggregator.h"
+#include "executor/sparse/row_message.h"
+#include "executor/sparse/row_source.h"
+#include "kernels/cpu/zero_rows.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // Scratch memory: aligned, large enough, its own, reused, and returned above a limit.
-#include "transport/scratch_pool.h"
+#include "transport/run/scratch_pool.h"
 
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,5 @@
 // How rank 0 and servers find each other through the store: who comes, who is late, who is refused.
-#include "transport/server_roll.h"
+#include "transport/bootstrap/server_roll.h"
 
 #include <chrono>
 #include <string>
@@ -52,19 +52,19 @@ class Counting final : public KeyStore {
   int calls_ = 0;
 };
 
-Card card_of(uint64_t process) {
-  Card card;
-  card.process = process;
-  card.pid = 41;
-  card.host_key = "host";
-  card.hostname = "host";
-  card.address = "address of " + std::to_string(process);
-  return card;
+PeerInfo peer_info_of(uint64_t process) {
+  PeerInfo peer_info;
+  peer_info.process = process;
+  peer_info.pid = 41;
+  peer_info.host_key = "host";
+  peer_info.hostname = "host";
+  peer_info.address = "address of " + std::to_string(process);
+  return peer_info;
 }
 
-std::vector<Card> ranks_of(uint64_t count) {
-  std::vector<Card> ranks;
-  for (uint64_t rank = 0; rank < count; ++rank) ranks.push_back(card_of(100 + rank));
+std::vector<PeerInfo> ranks_of(uint64_t count) {
+  std::vector<PeerInfo> ranks;
+  for (uint64_t rank = 0; rank < count; ++rank) ranks.push_back(peer_info_of(100 + rank));
   return ranks;
 }
 
@@ -96,8 +96,8 @@ TEST(ServerRoll, ServersThatComeAreListed) {
   Client for_b(shared);
   Client for_rank(shared);
   const JobSecret secret("of this job");
-  ServerSeat a(for_a, secret, "a", card_of(1));
-  ServerSeat b(for_b, secret, "b", card_of(2));
+  ServerSeat a(for_a, secret, "a", peer_info_of(1));
+  ServerSeat b(for_b, secret, "b", peer_info_of(2));
   EXPECT_EQ(a.number(), 1);
   EXPECT_EQ(b.number(), 2);
   for (int group = 0; group < 2; ++group) {  // each is invited again
@@ -112,14 +112,14 @@ TEST(ServerRoll, ServersThatComeAreListed) {
     ASSERT_TRUE(meeting.has_value());
     EXPECT_EQ(numbers_of(*meeting), (std::vector<int64_t>{1, 2}));
     EXPECT_EQ(meeting->names(), (std::vector<std::string>{"a", "b"}));
-    EXPECT_EQ(meeting->servers[1].card.address, "address of 2");
+    EXPECT_EQ(meeting->servers[1].peer_info.address, "address of 2");
     EXPECT_EQ(met_a, meeting->key);
     EXPECT_EQ(met_b, meeting->key);
     const auto list = ServerSeat::list_of(for_b, secret, met_b);
     ASSERT_TRUE(list.has_value());
     EXPECT_EQ(numbers_of(*list), numbers_of(*meeting));
     EXPECT_EQ(list->names(), meeting->names());
-    EXPECT_EQ(list->servers[0].card.address, "address of 1");
+    EXPECT_EQ(list->servers[0].peer_info.address, "address of 1");
     EXPECT_EQ(list->group, "g");
     ASSERT_EQ(list->ranks.size(), 4U);
     EXPECT_EQ(list->ranks[3].process, 103U);
@@ -130,7 +130,7 @@ TEST(ServerRoll, AServerThatDoesNotComeIsNamedOnce) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  ServerSeat dead(client, secret, "dead", card_of(1));
+  ServerSeat dead(client, secret, "dead", peer_info_of(1));
   std::vector<std::string> warnings;
   const ServerRoll::Options options{
       .patience = kShort, .warn = [&](const std::string& text) { warnings.push_back(text); }};
@@ -152,7 +152,7 @@ TEST(ServerRoll, AServerThatIsKnownToHaveEndedIsNotWaitedFor) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  const ServerSeat dead(client, secret, "dead", card_of(41));
+  const ServerSeat dead(client, secret, "dead", peer_info_of(41));
   int warnings = 0;
   EXPECT_FALSE(ServerRoll(client, secret)
                    .invite("g", ranks_of(2),
@@ -193,7 +193,7 @@ TEST(ServerRoll, AServerThatIsJustAnnouncingItselfIsWaitedFor) {
   Slow for_server(shared, std::chrono::milliseconds(40));
   const JobSecret secret("");
   std::thread server([&] {
-    ServerSeat seat(for_server, secret, "a", card_of(1));
+    ServerSeat seat(for_server, secret, "a", peer_info_of(1));
     invited(seat);
   });
   while (for_rank.add("q7x2/servers/count", 0) == 0) std::this_thread::yield();
@@ -231,7 +231,7 @@ TEST(ServerRoll, AServerThatHasLeftIsNotInvited) {
   SharedStore shared;
   Client client(shared);
   const JobSecret secret("");
-  ServerSeat seat(client, secret, "a", card_of(1));
+  ServerSeat seat(client, secret, "a", peer_info_of(1));
   seat.leave();
   int warnings = 0;
   EXPECT_FALSE(ServerRoll(client, secret)
@@ -247,7 +247,7 @@ TEST(ServerRoll, AServerWithAnotherSecretIsRefusedAndLearnsIt) {
   Client client(shared);
   const JobSecret ours("ours");
   const JobSecret theirs("theirs");
-  ServerSeat seat(client, theirs, "a", card_of(1));
+  ServerSeat seat(client, theirs, "a", peer_info_of(1));
   std::vector<std::string> warnings;
   EXPECT_FALSE(ServerRoll(client, ours)
                    .invite("g", ranks_of(2),
@@ -266,10 +266,10 @@ TEST(ServerRoll, AServerWithAnotherSecretIsRefusedAndLearnsIt) {
 }
 
 TEST(ServerRoll, AListThatIsNoneIsRefused) {
-  const std::string last = card_of(1).encode();
+  const std::string last = peer_info_of(1).encode();
   const std::string whole =
       ServerMeeting{
-          .key = "k", .group = "g", .ranks = ranks_of(2), .servers = {{3, "a", card_of(1)}}}
+          .key = "k", .group = "g", .ranks = ranks_of(2), .servers = {{3, "a", peer_info_of(1)}}}
           .encode();
   EXPECT_EQ(ServerMeeting::decode(whole).servers[0].number, 3);
   for (size_t cut = 1; cut < last.size(); ++cut) {
@@ -283,8 +283,8 @@ TEST(ServerRoll, AListThatIsNoneIsRefused) {
 TEST(ServerRoll, ANameMustHaveCharacters) {
   SharedStore shared;
   Client client(shared);
-  EXPECT_THROW(ServerSeat(client, JobSecret(""), "", card_of(1)), Error);
-  EXPECT_THROW(ServerSeat(client, JobSecret(""), std::string(300, 'a'), card_of(1)), Error);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), "", peer_info_of(1)), Error);
+  EXPECT_THROW(ServerSeat(client, JobSecret(""), std::string(300, 'a'), peer_info_of(1)), Error);
 }
 
 }  // namespace

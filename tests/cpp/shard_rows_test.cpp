@@ -1,5 +1,5 @@
 // FSDP's rows in two parts, and back.
-#include "kernels/shard_rows.h"
+#include "kernels/cpu/shard_rows.h"
 
 #include <cmath>
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/convert.h"
+#include "kernels/cpu/convert.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // UCX_TLS without the transports that a machine cannot give.
-#include "transport/shared_memory_limits.h"
+#include "transport/quirks/shared_memory_limits.h"
 
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
 // Keys to shared memory come from other processes: those that cannot fit are refused.
-#include "transport/shared_memory.h"
+#include "transport/shm/shared_memory.h"
 
 #include <cstring>
 #include <optional>

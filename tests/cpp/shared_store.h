@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/rendezvous.h"
+#include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2::test {
 

@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "fabric/rate_changes.h"
-#include "plan/checker.h"
-#include "plan/generators.h"
-#include "plan/planner.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/check/checker.h"
+#include "plan/choose/planner.h"
+#include "plan/cost/simulator.h"
 #include "planning.h"
 #include "reference_run.h"
 

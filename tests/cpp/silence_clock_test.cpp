@@ -1,4 +1,4 @@
-#include "transport/silence_clock.h"
+#include "transport/peer/silence_clock.h"
 
 #include <gtest/gtest.h>
 

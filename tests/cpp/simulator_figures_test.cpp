@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/coding_pass.h"
-#include "plan/edge_coding.h"
-#include "plan/generators.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/cost/simulator.h"
+#include "plan/ir/coding_pass.h"
+#include "plan/ir/edge_coding.h"
 
 namespace q7x2 {
 namespace {

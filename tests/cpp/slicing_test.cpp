@@ -1,5 +1,5 @@
 // Where slices and parts lie: together they are the whole buffer, each byte once and in order.
-#include "executor/slicing.h"
+#include "executor/collective/slicing.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/schedule.h"
+#include "plan/ir/schedule.h"
 
 namespace q7x2 {
 namespace {

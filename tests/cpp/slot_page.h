@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/slot_pool.h"
+#include "servers/slot_pool.h"
 
 namespace q7x2::test {
 

@@ -1,6 +1,6 @@
 // Slots that processes share: never more than the limit, and those of a dead process are free
 // again.
-#include "executor/slot_pool.h"
+#include "servers/slot_pool.h"
 
 #include <atomic>
 #include <cstdint>

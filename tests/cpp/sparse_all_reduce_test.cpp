@@ -1,6 +1,6 @@
 // The streaming all-reduce of rows between real processes: against a naive sum in rank order, bit
 // by bit, and its failures.
-#include "executor/sparse_all_reduce.h"
+#include "executor/sparse/sparse_all_reduce.h"
 
 #include <unistd.h>
 

@@ -16,10 +16,11 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/sparse.h"
-#include "kernels/sparse_elements.h"
-#include "kernels/sparse_select.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/sparse.h"
+#include "kernels/codec/sparse_elements.h"
+#include "kernels/codec/sparse_select.h"
+#include "kernels/codec/value_elements.h"
 
 namespace q7x2::test {
 

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/sparse.h"
+#include "kernels/codec/sparse.h"
 #include "sparse_cases.h"
 
 namespace q7x2 {

@@ -1,5 +1,5 @@
 // How messages state which elements they have.
-#include "kernels/sparse_indices.h"
+#include "kernels/codec/sparse_indices.h"
 
 #include <array>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/sparse_kernels.h"
+#include "kernels/codec/sparse_kernels.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // The loops of the select stage, of every instruction set, against one element at a time.
-#include "kernels/sparse_kernels.h"
+#include "kernels/codec/sparse_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/random.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/random.h"
+#include "kernels/codec/value_elements.h"
 #include "sparse_cases.h"
 
 namespace q7x2 {

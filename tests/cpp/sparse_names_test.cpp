@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/sparse.h"
+#include "kernels/codec/sparse.h"
 #include "level.h"
 #include "sparse_cases.h"
 

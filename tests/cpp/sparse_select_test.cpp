@@ -1,5 +1,5 @@
 // What is selected, against a sort.
-#include "kernels/sparse_select.h"
+#include "kernels/codec/sparse_select.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/sparse_elements.h"
-#include "kernels/sparse_kernels.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/sparse_elements.h"
+#include "kernels/codec/sparse_kernels.h"
+#include "kernels/codec/value_elements.h"
 #include "sparse_cases.h"
 
 namespace q7x2 {

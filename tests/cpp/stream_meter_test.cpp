@@ -1,5 +1,5 @@
 // The rate of a stream, from timings as they come about on quiet, shaped and overloaded machines.
-#include "executor/stream_meter.h"
+#include "executor/probe/stream_meter.h"
 
 #include <array>
 #include <chrono>

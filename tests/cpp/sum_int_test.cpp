@@ -1,6 +1,6 @@
 // Integers that add: the sum of all ranks is within the bound, and blocks of floating-point numbers
 // with a common exponent lose nothing that their step divides.
-#include "kernels/sum_int.h"
+#include "kernels/codec/sum_int.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "kernels/codec.h"
-#include "kernels/value_elements.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/value_elements.h"
 
 namespace q7x2 {
 namespace {

@@ -1,6 +1,6 @@
 // Ranks that stand for all: that a Schedule's turn is one, and that the figures are those of all
 // ranks.
-#include "plan/symmetry.h"
+#include "plan/cost/symmetry.h"
 
 #include <optional>
 #include <random>
@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "level.h"
-#include "plan/generators.h"
-#include "plan/simulator.h"
+#include "plan/algorithms/generators.h"
+#include "plan/cost/simulator.h"
 
 namespace q7x2 {
 namespace {

@@ -1,5 +1,5 @@
 // The layout of tags: every field has its own bits, and every mask covers what it says.
-#include "transport/tag.h"
+#include "transport/ucx/tag.h"
 
 #include <bit>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Who may connect to a UCX worker: nobody, and then the hosts that are admitted.
-#include "transport/tcp_gate.h"
+#include "transport/ucx/tcp_gate.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "ranks.h"
-#include "transport/ucx.h"
+#include "transport/ucx/ucx.h"
 
 namespace q7x2::test {
 namespace {

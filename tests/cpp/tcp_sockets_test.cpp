@@ -1,5 +1,5 @@
 // What is known of the sockets of a UCX worker.
-#include "transport/tcp_sockets.h"
+#include "transport/quirks/tcp_sockets.h"
 
 #include <netinet/in.h>
 #include <sys/epoll.h>

@@ -16,13 +16,13 @@
 
 #include "codec_cases.h"
 #include "comm.h"
-#include "executor/device_coder.h"
-#include "kernels/codec.h"
-#include "kernels/convert.h"
-#include "kernels/value_elements.h"
+#include "executor/residence/device_coder.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cpu/convert.h"
 #include "mark_cases.h"
 #include "ranks.h"
-#include "transport/input_latch.h"
+#include "transport/run/input_latch.h"
 
 namespace q7x2::test {
 

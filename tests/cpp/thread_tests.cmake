@@ -1,17 +1,17 @@
 # A sample of the C++ tests under ThreadSanitizer: those in which several threads of a rank meet. Only
-# what has threads is compiled a second time, instrumented: also the book of Plans, which they look
+# what has threads is compiled a second time, instrumented: also the cache of Plans, which they look
 # things up in. What only computes (other Plans, kernels, codecs, the Fabric) comes from q7x2_core.
-set(threaded_folders base device executor ledger transport)
+set(threaded_folders base device executor ledger servers transport)
 set(threaded_tests
     concurrent_collectives concurrent_recent device_coder flight_recorder group_end group_failure
-    job_queue lanes message notifier parking quiet_end runtime selected_staging sparse_all_reduce)
+    job_queue lanes message notifier parking quiet_end runtime sparse_staging sparse_all_reduce)
 
 set(threaded_sources ${torch_free_hooks})
 foreach(folder IN LISTS threaded_folders)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/${folder}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/${folder}/*.cpp)
   list(APPEND threaded_sources ${sources})
 endforeach()
-list(APPEND threaded_sources ${PROJECT_SOURCE_DIR}/csrc/plan/plan_book.cpp)
+list(APPEND threaded_sources ${PROJECT_SOURCE_DIR}/csrc/plan/choose/plan_cache.cpp)
 set(support ${test_sources})
 list(FILTER support EXCLUDE REGEX "_test\\.cpp$")
 set(chosen ${threaded_tests})

@@ -13,9 +13,9 @@
 
 #include "comm.h"
 #include "ranks.h"
-#include "transport/control.h"
-#include "transport/envelope.h"
-#include "transport/published.h"
+#include "transport/bootstrap/published.h"
+#include "transport/peer/control.h"
+#include "transport/trust/envelope.h"
 
 namespace q7x2::test {
 namespace {
@@ -27,8 +27,8 @@ constexpr unsigned kAssemblyId = 2;
 std::string abort_of(const Group& group) {
   Control control;
   control.type = ControlType::kAbort;
-  control.slot = group.card(0).slot;
-  control.sender_slot = group.card(1).slot;
+  control.slot = group.peer_info(0).slot;
+  control.sender_slot = group.peer_info(1).slot;
   control.sender = 1;
   control.receiver = 0;
   control.text = "a forged failure";
@@ -47,7 +47,8 @@ void send(Group& group, unsigned id, const std::string& bytes) {
 std::string close_for_rank_0(Group& group, std::string_view message) {
   Runtime& runtime = group.runtime();
   Locked locked(runtime.lock());
-  return runtime.envelopes().close(Envelopes::Kind::kControl, group.card(0).identity(), message);
+  return runtime.envelopes().close(Envelopes::Kind::kControl, group.peer_info(0).identity(),
+                                   message);
 }
 
 void expect_refused(Rank& rank, uint64_t count) {
@@ -65,7 +66,7 @@ TEST(Trust, ForgedAndRecordedMessagesAreDropped) {
     const auto group = rank.group();
     rank.barrier();
     if (rank.rank == 1) {
-      const Identity other = group->card(0).identity();
+      const Identity other = group->peer_info(0).identity();
       // Another secret, no envelope at all, and another sender's envelope.
       Envelopes stranger(JobSecret("another secret"), rank.runtime().identity());
       send(*group, kControlId, stranger.close(Envelopes::Kind::kControl, other, abort_of(*group)));
@@ -189,9 +190,9 @@ TEST(Trust, SharedMemoryIsForThisUserOnly) {
 TEST(Trust, WhatWasPublishedForAnotherAttemptOrGroupIsRefused) {
   const JobSecret secret("what only this job knows");
   const Seat seat{.rank = 1, .world_size = 4, .group = "g", .attempt = "7"};
-  const std::string sealed = publish(secret, "card", seat, "the card");
-  EXPECT_EQ(read_published(secret, "card", seat, sealed), "the card");
-  const auto is_refused = [&](Seat other, const std::string& kind = "card") {
+  const std::string sealed = publish(secret, "peer_info", seat, "the peer_info");
+  EXPECT_EQ(read_published(secret, "peer_info", seat, sealed), "the peer_info");
+  const auto is_refused = [&](Seat other, const std::string& kind = "peer_info") {
     try {
       read_published(secret, kind, other, sealed);
       return false;

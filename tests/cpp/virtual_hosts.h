@@ -18,7 +18,7 @@
 #include "base/owned_fd.h"
 #include "comm.h"
 #include "ranks.h"
-#include "transport/nics.h"
+#include "transport/net/nics.h"
 
 namespace q7x2::test {
 

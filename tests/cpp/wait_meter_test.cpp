@@ -1,4 +1,4 @@
-#include "transport/wait_meter.h"
+#include "transport/run/wait_meter.h"
 
 #include <chrono>
 

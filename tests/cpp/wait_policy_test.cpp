@@ -1,4 +1,4 @@
-#include "transport/wait_policy.h"
+#include "transport/run/wait_policy.h"
 
 #include <gtest/gtest.h>
 

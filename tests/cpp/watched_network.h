@@ -38,7 +38,7 @@ inline Wiring one_rack(int hosts) {
   return {.rack_of = std::vector<int>(static_cast<size_t>(hosts)), .linked = {}, .promised = {}};
 }
 
-/// Hosts whose links and processors have factors, and rates that spread. There are two looks per
+/// Hosts whose links and processors have factors, and rates that spread. There are two samples per
 /// second.
 class Network {
  public:
@@ -50,8 +50,8 @@ class Network {
         random_(seed) {}
 
   /// True: something has changed.
-  bool look() {
-    now += between_looks;
+  bool sample() {
+    now += between_samples;
     const RateWatch::Layout layout{hosts_};
     std::vector<RateWatch::Work> work(layout.size());
     for (const auto& [from, to] : routes_) {
@@ -67,13 +67,13 @@ class Network {
       work[layout.reduced(host)] = reduced(host);
       work[layout.turns(host)] = turns(host);
     }
-    return watch.look(pattern, now, kPause, work);
+    return watch.sample(pattern, now, kPause, work);
   }
-  /// How many looks it takes to find a change; `most` and one more: it is not found.
-  int looks_until_change(int most) {
-    int looks = 1;
-    while (looks <= most && !look()) ++looks;
-    return looks;
+  /// How many samples it takes to find a change; `most` and one more: it is not found.
+  int samples_until_change(int most) {
+    int samples = 1;
+    while (samples <= most && !sample()) ++samples;
+    return samples;
   }
   void set_host(int host, double factor) {
     factors[{host, kAny}] = factor;
@@ -83,8 +83,8 @@ class Network {
   RateWatch watch;
   std::map<RatedResource, double> factors;
   std::set<std::pair<int, int>> carries_nothing;
-  int32_t kilobytes = 10'000;  // on each route, between two looks
-  int64_t between_looks = 500;
+  int32_t kilobytes = 10'000;  // on each route, between two samples
+  int64_t between_samples = 500;
   uint64_t pattern = 1;          // see RateWatch
   std::map<int, double> speeds;  // of processors that run
   std::map<int, double> shares;  // of the time in which a processor runs, if it could

@@ -1,4 +1,4 @@
-#include "comm_hooks/zeros.h"
+#include "comm_hooks/compress/zeros.h"
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // Messages of assemblies, behind their envelopes.
 #include "format.h"
-#include "transport/assembly_message.h"
+#include "transport/bootstrap/assembly_message.h"
 
 namespace q7x2::fuzz {
 namespace {
@@ -11,10 +11,10 @@ std::string example(Random& random) {
   AssemblyMessage message;
   message.kind = static_cast<AssemblyKind>(1 + random() % 8);
   message.key = "reconfigure\n" + std::to_string(random() % 10);
-  message.card = "a card";
+  message.peer_info = "a peer_info";
   message.process = random();
   message.list = random();
-  message.exchange = "card";
+  message.exchange = "peer_info";
   message.round = static_cast<int>(random() % 12);
   message.body = pack_pieces({"a", std::string(random() % 300, 'b'), ""});
   message.members = "[pid 1 on a, pid 2 on b]";

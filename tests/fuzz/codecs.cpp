@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "format.h"
-#include "kernels/codec.h"
+#include "kernels/codec/codec.h"
 
 namespace q7x2::fuzz {
 namespace {

@@ -1,7 +1,7 @@
 // Control messages, behind their envelopes.
 #include "format.h"
-#include "transport/control.h"
-#include "transport/tag.h"
+#include "transport/peer/control.h"
+#include "transport/ucx/tag.h"
 
 namespace q7x2::fuzz {
 namespace {

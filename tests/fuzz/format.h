@@ -53,7 +53,7 @@ Tally run(const Format& format, uint64_t seed, size_t inputs);
 std::vector<Format> formats();
 
 // One file each.
-std::vector<Format> card_formats();
+std::vector<Format> peer_info_formats();
 std::vector<Format> record_formats();
 std::vector<Format> control_formats();
 std::vector<Format> proof_formats();

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "format.h"
-#include "plan/generators.h"
-#include "plan/plan_json.h"
+#include "plan/algorithms/generators.h"
+#include "plan/files/plan_json.h"
 
 namespace q7x2::fuzz {
 namespace {

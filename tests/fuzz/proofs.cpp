@@ -5,8 +5,8 @@
 #include <set>
 
 #include "format.h"
-#include "transport/envelope.h"
-#include "transport/heartbeat_hello.h"
+#include "transport/peer/heartbeat_hello.h"
+#include "transport/trust/envelope.h"
 
 namespace q7x2::fuzz {
 namespace {
@@ -65,13 +65,13 @@ bool read_hello(std::string_view input, Random&) {
 }
 
 std::string sealed(Random& random) {
-  return kSecret.seal("card/1/2", std::string(random() % 80, static_cast<char>(random())));
+  return kSecret.seal("peer_info/1/2", std::string(random() % 80, static_cast<char>(random())));
 }
 
 bool read_sealed(std::string_view input, Random&) {
-  const std::string_view text = kSecret.open("card/1/2", input, "it");
-  require(kSecret.seal("card/1/2", text) == input, "a seal was forged");
-  require(kSecret.seal("card/0/2", text) != input, "the place does not matter");
+  const std::string_view text = kSecret.open("peer_info/1/2", input, "it");
+  require(kSecret.seal("peer_info/1/2", text) == input, "a seal was forged");
+  require(kSecret.seal("peer_info/0/2", text) != input, "the place does not matter");
   return true;
 }
 

@@ -1,9 +1,9 @@
 // What the ranks of a rendezvous write in the store, and what they tell each other of themselves.
-#include "executor/announcement.h"
+#include "executor/probe/announcement.h"
 #include "format.h"
-#include "plan/publication.h"
-#include "transport/card.h"
-#include "transport/rendezvous_records.h"
+#include "plan/choose/publication.h"
+#include "transport/bootstrap/rendezvous_records.h"
+#include "transport/peer/peer_info.h"
 
 namespace q7x2::fuzz {
 namespace {
@@ -13,7 +13,8 @@ constexpr int kSize = 3;
 std::string roster(Random& random) {
   std::string bundle;
   for (int rank = 0; rank < kSize; ++rank) {
-    JoinRecord record{std::to_string(random()), kSize, {}, "a card " + std::to_string(random())};
+    JoinRecord record{
+        std::to_string(random()), kSize, {}, "a peer_info " + std::to_string(random())};
     if (random() % 4 == 0) record.failure = Error(ErrorCode::kTransport, "no memory", rank);
     bundle += encode_entry(rank, record.encode());
   }

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <functional>
 
-#include "executor/row_message.h"
+#include "executor/sparse/row_message.h"
 #include "format.h"
-#include "plan/row_streams.h"
+#include "plan/ir/row_streams.h"
 
 namespace q7x2::fuzz {
 namespace {

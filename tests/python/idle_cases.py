@@ -105,7 +105,7 @@ class Case:
     join: bool
     lengths: list[int]
     uses: list[list[list[bool]]]
-    treated: dict[int, q7x2.policy.Treatment]
+    treated: dict[int, q7x2.policy.ParameterPolicy]
     scale: float
     kind: str
     apart: bool
@@ -160,9 +160,12 @@ def random_case(seed: int, ranks: int, backends: tuple[str, ...] = ("q7x2", "glo
     treated = {}
     # A policy decides before a forward, and a rank that has joined makes none.
     if hook in TREATABLE and not join and chance.random() < 0.4:
-        treated = {0: q7x2.policy.Treatment(skip=True), steps // 2: q7x2.policy.Treatment()}
+        treated = {
+            0: q7x2.policy.ParameterPolicy(skip=True),
+            steps // 2: q7x2.policy.ParameterPolicy(),
+        }
         if chance.random() < 0.5:
-            treated[steps - 1] = q7x2.policy.Treatment(whole=True)
+            treated[steps - 1] = q7x2.policy.ParameterPolicy(whole=True)
     ddp: dict[str, Any] = {"gradient_as_bucket_view": chance.random() < 0.3}
     if chance.random() < 0.5:
         ddp["bucket_cap_mb"] = chance.choice([0.001, 0.004])

@@ -24,8 +24,8 @@ class Script(q7x2.policy.Policy):
         return self.decisions[max(s for s in self.decisions if s <= step)]
 
 
-def treated(**by_name: q7x2.policy.Treatment) -> q7x2.policy.Decision:
-    named = {f"layers.{name[1:]}": treatment for name, treatment in by_name.items()}
+def treated(**by_name: q7x2.policy.ParameterPolicy) -> q7x2.policy.Decision:
+    named = {f"layers.{name[1:]}": policy for name, policy in by_name.items()}
     return q7x2.policy.Decision(named, measures=True)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from q7x2.fsdp.group_policy import GroupPolicy
 from q7x2.fsdp.messages import Sum
 from q7x2.fsdp.torch_internals import divisor_after, reduce_scatter_single
-from q7x2.fsdp.treatments import GroupTreatment
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -37,7 +37,7 @@ class Scatter:
         replicas: How many replicas of the shards there are; the mean is over their ranks as well.
 
     Attributes:
-        treatment: Of the reductions from now on. A policy may replace it.
+        policy: Of the reductions from now on. A decision may replace it.
         measure: Is told, before each reduction, the layout, this rank's contributions to the mean
             in it, what the step before has held back, and the step.
     """
@@ -55,7 +55,7 @@ class Scatter:
         self._member, self._coders = member, coders
         self._codec = codec
         self.layout, self._coded = coders(codec)
-        self.treatment = GroupTreatment(codec)
+        self.policy = GroupPolicy(codec)
         self.measure: Callable[[Layout, torch.Tensor, torch.Tensor | None, int], None] | None = None
         self._replicas = replicas
         self._memory, self._start_iter, self._index = memory, start_iter, random_index
@@ -115,7 +115,7 @@ class Scatter:
 
     def _follow_codec(self) -> None:
         """A policy may have chosen another codec; residuals go on."""
-        codec = self.treatment.codec
+        codec = self.policy.codec
         if codec == self._codec:
             return
         self.layout, self._coded = self._coders(codec)
@@ -130,12 +130,12 @@ class Scatter:
         if self.measure is not None:
             self.measure(self.layout, rows, residual, step)
         is_exact = step < self._start_iter
-        if self.treatment.is_skipped and not is_exact:
+        if self.policy.is_skipped and not is_exact:
             assert residual is not None
             residual += rows.nan_to_num_(0, 0, 0)
             return Sum([], lambda: torch.zeros(rows.shape[1]), 0)
         return self._coded.start(
-            rows, residual, step, self._index, is_exact or self.treatment.is_whole
+            rows, residual, step, self._index, is_exact or self.policy.is_whole
         )
 
 

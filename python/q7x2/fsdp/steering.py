@@ -1,4 +1,4 @@
-"""Policies on an FSDP2 model: treatments go to its reductions, and facts come back.
+"""Policies on an FSDP2 model: what they decide goes to its reductions, and facts come back.
 
 At the end of each backward all ranks add up one small message: whether gradients were finite, and
 on steps that are measured one row per parameter. Each rank then has the facts of all, so all
@@ -19,7 +19,7 @@ import torch
 from q7x2._core.random_keys import key_of
 from q7x2._core.runner import GradientSums
 from q7x2.fsdp.facts import FactTable, WireClock, ranks_in, summed
-from q7x2.fsdp.treatments import GroupTreatment, check_compressor, check_rows, combined
+from q7x2.fsdp.group_policy import GroupPolicy, check_compressor, check_rows, combined
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -82,14 +82,14 @@ class Steering:
         if count:
             for name in candidates:
                 check_compressor(name)
-        treatments = [self._treatment(scatter, rows) for scatter in self._scatters]
+        policies = [self._policy(scatter, rows) for scatter in self._scatters]
         if self._replicas is not None:
             self._replicas.decide(list(rows[count:]), measures, list(candidates))
-        for scatter, treatment in zip(self._scatters, treatments, strict=True):
-            scatter.treatment = treatment
+        for scatter, policy in zip(self._scatters, policies, strict=True):
+            scatter.policy = policy
         self._measures, self._candidates = measures, list(candidates)
 
-    def _treatment(self, scatter: Scatter, rows: Sequence[Row]) -> GroupTreatment:
+    def _policy(self, scatter: Scatter, rows: Sequence[Row]) -> GroupPolicy:
         names = [piece.name for piece in scatter.layout.pieces if piece.is_coded]
         return combined([rows[self._numbers[name]] for name in names], self._options.gradients)
 

@@ -23,7 +23,7 @@ def register_accelerator(
             ``Q7x2StreamCalls`` (csrc/device/stream_calls.h), which must stay. docs/devices.md says
             what a device must offer.
         codec_kernels: A capsule called ``q7x2.codec_kernels``. It points to a
-            ``q7x2::CodecKernels`` (csrc/kernels/codec_kernels.h), which must stay, and was
+            ``q7x2::CodecKernels`` (csrc/kernels/cuda/codec_kernels.h), which must stay, and was
             compiled with the header of this version. ``None``: codecs run on the CPU.
         memory: ``"cuda"`` if UCX may take its memory for that of CUDA's driver. Then ranks of a
             host can exchange tensors from device to device. Empty: they pass through the host.

@@ -144,7 +144,7 @@ class MeasuredRunner:
         }
         self.last = Facts(raw["step"], gradients=gradients)
         if observers.residuals_measured and self._is_first:
-            treatments = dict(zip(self._parameters, self._told[0], strict=False))
+            policies = dict(zip(self._parameters, self._told[0], strict=False))
             rows = [
                 (
                     self.number,
@@ -153,7 +153,7 @@ class MeasuredRunner:
                     name,
                     one.gradient,
                     one.residual,
-                    _text(treatments.get(name, Row(False, False, ""))),
+                    _text(policies.get(name, Row(False, False, ""))),
                 )
                 for name, one in gradients.items()
             ]

@@ -33,7 +33,7 @@ from typing import Any
 from q7x2._core.private_files import create
 from q7x2.ledger.samples import Sample
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -52,7 +52,7 @@ CREATE TABLE clock (
 CREATE TABLE step (steady_ns INTEGER, loss REAL);
 CREATE TABLE residual (
     hook INTEGER, name TEXT, step INTEGER, parameter TEXT, gradient REAL, residual REAL,
-    treatment TEXT, PRIMARY KEY (hook, step, parameter)) WITHOUT ROWID;
+    policy TEXT, PRIMARY KEY (hook, step, parameter)) WITHOUT ROWID;
 CREATE TABLE sample (
     steady_ns INTEGER, cpu_ns INTEGER, main_cpu_ns INTEGER, main_delay_ns INTEGER,
     memory_bytes INTEGER, energy_uj INTEGER, network TEXT, connections TEXT);

@@ -42,9 +42,9 @@ def read(ledgers: Sequence[Ledger], *, newest_only: bool = False) -> list[Measur
             hook = hooks.setdefault(number, Measured(f"{name} {number}", [], {}))
             hook.steps.append((step, _facts(math.sqrt(gradient), math.sqrt(residual))))
         if hooks:
-            rows = ledger.residuals("hook, parameter, gradient, residual, treatment", newest)
-            for number, parameter, gradient, residual, treatment in rows:
-                hooks[number].last[parameter] = _facts(gradient, residual), treatment
+            rows = ledger.residuals("hook, parameter, gradient, residual, policy", newest)
+            for number, parameter, gradient, residual, policy in rows:
+                hooks[number].last[parameter] = _facts(gradient, residual), policy
         found += hooks.values()
     return found
 
@@ -55,7 +55,7 @@ def _facts(gradient: float, residual: float) -> GradientFacts:
 
 def worst(hook: Measured) -> list[tuple[str, GradientFacts, str]]:
     """Parameters with how their gradients travelled, by relative error, the largest first."""
-    rows = [(name, facts, treatment) for name, (facts, treatment) in hook.last.items()]
+    rows = [(name, facts, policy) for name, (facts, policy) in hook.last.items()]
     return sorted(rows, key=lambda row: -row[1].relative_error)
 
 

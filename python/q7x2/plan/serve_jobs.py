@@ -1,7 +1,7 @@
 """Several jobs of one ``q7x2 serve``: a process for each, which share a pool of memory.
 
 The pool is a file in memory with a number for each process: the bytes that it holds. The processes
-look at all numbers before they take slots (csrc/executor/slot_pool.h). If one dies, its number is
+look at all numbers before they take slots (csrc/servers/slot_pool.h). If one dies, its number is
 set to 0 here, so that the others have what it held.
 """
 

@@ -22,7 +22,7 @@ _NAMES = {
         "GradientFacts",
         "Policy",
         "PolicyEvent",
-        "Treatment",
+        "ParameterPolicy",
         "Verdict",
     ),
 }
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from q7x2.policy.policy import DivergenceError as DivergenceError
     from q7x2.policy.policy import Facts as Facts
     from q7x2.policy.policy import GradientFacts as GradientFacts
+    from q7x2.policy.policy import ParameterPolicy as ParameterPolicy
     from q7x2.policy.policy import Policy as Policy
     from q7x2.policy.policy import PolicyEvent as PolicyEvent
-    from q7x2.policy.policy import Treatment as Treatment
     from q7x2.policy.policy import Verdict as Verdict

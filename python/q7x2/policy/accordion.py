@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_positive, check_strings, check_whole
-from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, named
+from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, named
 
 
 class Accordion(Policy):
@@ -64,7 +64,7 @@ class Accordion(Policy):
 
     def possible(self) -> Sequence[Decision]:
         return [
-            Decision(dict.fromkeys(self._mine, Treatment(level)))
+            Decision(dict.fromkeys(self._mine, ParameterPolicy(level)))
             for level in (self.mild, self.strong)
         ]
 
@@ -73,7 +73,7 @@ class Accordion(Policy):
             self._choose(facts)
         return Decision(
             {
-                name: Treatment(self.strong if settled else self.mild)
+                name: ParameterPolicy(self.strong if settled else self.mild)
                 for name, settled in self._settled.items()
             },
             measures=self._is_due(step),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_strings, check_whole
-from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, named
+from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, named
 
 
 class BitAllocation(Policy):
@@ -54,7 +54,7 @@ class BitAllocation(Policy):
 
     def possible(self) -> Sequence[Decision]:
         return [
-            Decision(dict.fromkeys(self._numels, Treatment(codec)), candidates=self.codecs)
+            Decision(dict.fromkeys(self._numels, ParameterPolicy(codec)), candidates=self.codecs)
             for codec in self.codecs
         ]
 
@@ -62,7 +62,7 @@ class BitAllocation(Policy):
         if facts is not None and self._has_all(facts):
             self._choose(facts)
         return Decision(
-            {name: Treatment(self.codecs[i]) for name, i in self._chosen.items()},
+            {name: ParameterPolicy(self.codecs[i]) for name, i in self._chosen.items()},
             measures=self._is_due(step),
             candidates=self.codecs if self._is_due(step) else (),
         )

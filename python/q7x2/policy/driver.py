@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from q7x2._core.runner import GradientSums, Row
-from q7x2.policy.policy import Decision, Facts, Policy, Treatment, Verdict, facts_of
+from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, Verdict, facts_of
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ class PolicyDriver:
             self._last, self._candidates = told, told[2]
 
     def _rows(self, decision: Decision) -> list[Row]:
-        plain = Treatment()
+        plain = ParameterPolicy()
         return [_row(decision.parameters.get(name, plain)) for name in self.names]
 
     def observe(self, loss: float, step: int) -> Verdict:
@@ -119,15 +119,15 @@ class PolicyDriver:
 
 def merge(decisions: Sequence[Decision]) -> Decision:
     """One decision of those of several policies, in their order."""
-    parameters: dict[str, Treatment] = {}
+    parameters: dict[str, ParameterPolicy] = {}
     candidates: dict[str, None] = {}
     for decision in decisions:
-        for name, treatment in decision.parameters.items():
-            last = parameters.get(name, Treatment())
-            compressor = treatment.compressor
+        for name, policy in decision.parameters.items():
+            last = parameters.get(name, ParameterPolicy())
+            compressor = policy.compressor
             if compressor is None:
                 compressor = last.compressor
-            parameters[name] = Treatment(compressor, treatment.whole, treatment.skip)
+            parameters[name] = ParameterPolicy(compressor, policy.whole, policy.skip)
         candidates |= dict.fromkeys(decision.candidates)
     return Decision(
         parameters,
@@ -163,6 +163,6 @@ def snapshots_in(text: str) -> list[dict[str, Any]]:
     return snapshots
 
 
-def _row(treatment: Treatment) -> Row:
-    compressor = treatment.compressor
-    return Row(treatment.whole, treatment.skip, "" if compressor is None else str(compressor))
+def _row(policy: ParameterPolicy) -> Row:
+    compressor = policy.compressor
+    return Row(policy.whole, policy.skip, "" if compressor is None else str(compressor))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_positive, check_strings, check_whole
-from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, Treatment, Verdict, named
+from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, Verdict, named
 from q7x2.policy.probe import Probe
 from q7x2.policy.retry import Retry
 from q7x2.policy.single import SingleLevels
@@ -109,7 +109,7 @@ class ErrorBudget(Policy):
         if facts is not None and facts.gradients and facts.is_finite:
             self._steer(facts)
         if self._probe is not None and self._probe.is_dense(step):
-            return Decision({name: Treatment(whole=True) for name in self._mine})
+            return Decision({name: ParameterPolicy(whole=True) for name in self._mine})
         watches = self.layer_error is not None or self.total_error is not None
         return Decision(
             {name: _at(self.levels[self._position(name)]) for name in self._mine},
@@ -234,8 +234,8 @@ class ErrorBudget(Policy):
             self._probe.load_state_dict(state["probe"])
 
 
-def _at(level: str | int) -> Treatment:
-    return Treatment(whole=True) if level == WHOLE else Treatment(level)
+def _at(level: str | int) -> ParameterPolicy:
+    return ParameterPolicy(whole=True) if level == WHOLE else ParameterPolicy(level)
 
 
 def _checked(levels: Sequence[str | int]) -> list[str | int]:

@@ -87,7 +87,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Treatment:
+class ParameterPolicy:
     """How the gradient of one parameter travels. It holds for those that the hook compresses.
 
     Args:
@@ -112,14 +112,14 @@ class Decision:
     """What a policy wants from the next reduction on, until it decides otherwise.
 
     Args:
-        parameters: The treatments by the names of parameters. Parameters that are left out are
+        parameters: Parameter policies by the names of parameters. Parameters that are left out are
             treated as the policies before this one decided, or as the hook's options say.
         cadence: The number of backwards per reduction; see :meth:`Attached.accumulate`.
         measures: The next reduction is to be measured: its facts have ``gradients``.
         candidates: Codecs whose errors are to be measured too.
     """
 
-    parameters: Mapping[str, Treatment] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterPolicy] = field(default_factory=dict)
     cadence: int = 1
     measures: bool = False
     candidates: Sequence[str] = ()
@@ -204,7 +204,7 @@ class Policy:
         """
 
     def possible(self) -> Sequence[Decision]:
-        """Examples of all treatments that it may decide on: :func:`attach` checks them."""
+        """Examples of all parameter policies that it may decide on: :func:`attach` checks them."""
         return ()
 
     def decide(self, step: int, facts: Facts | None) -> Decision:

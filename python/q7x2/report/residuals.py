@@ -50,8 +50,8 @@ def _charts(hook: Measured, axes: Axes) -> Iterator[str]:
                 f"{facts.gradient:.4g}",
                 f"{facts.residual:.4g}",
                 f"{facts.relative_error:.3g}",
-                treatment,
+                policy,
             ]
-            for name, facts, treatment in worst(hook)[:_MOST_ROWS]
+            for name, facts, policy in worst(hook)[:_MOST_ROWS]
         ],
     )

@@ -1,6 +1,7 @@
 #include "codec_kernels.h"
 
-#include "kernels/codec_cuda.h"
+#include "kernels/cuda/codec_cuda.h"
+#include "kernels/cuda/codec_kernels.h"
 #include "memory.h"
 #include "stream.h"
 

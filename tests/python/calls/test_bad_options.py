@@ -43,7 +43,7 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.policy.ErrorBudget([1, 4], start=2), "start must be at most 1"),
         (lambda: q7x2.policy.ErrorBudget([1, 4], probe_every=0), "probe_every must be at least 1"),
         (
-            lambda: q7x2.policy.Treatment("int8", whole=True, skip=True),
+            lambda: q7x2.policy.ParameterPolicy("int8", whole=True, skip=True),
             "cannot travel whole and be",
         ),
         (lambda: q7x2.Quantize(use_error_feedback="no"), "use_error_feedback must be True or"),

@@ -1,7 +1,7 @@
 """Compressed calls that a device encodes and decodes: messages cross the bus, not tensors.
 
-The stand-in runs the kernels of csrc/kernels as fibres. In a group's first call of a kind all ranks
-but the first hear of the Plan when the call has begun, so tests make calls twice.
+The stand-in runs the kernels of csrc/kernels/cuda as fibres. In a group's first call of a kind all
+ranks but the first hear of the Plan when the call has begun, so tests make calls twice.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ MAIN_ELSEWHERE = {
 
 
 # More trials of an event in a cell: with these, UCX used a connection that it had freed, because it
-# was closed by force in the middle of a message (csrc/transport/close_by_force.h).
+# was closed by force in the middle of a message (csrc/transport/quirks/close_by_force.h).
 MORE_TRIALS = {("stopped", "send and recv, two hosts"): (4, 10)}
 
 
@@ -113,7 +113,7 @@ def test_release_times(sites: Sites, event: Event, cell: Cell) -> None:
 @pytest.mark.beyond("gloo", "its groups cannot be made again")
 @pytest.mark.skipif(lab_unavailable() is not None, reason=str(lab_unavailable()))
 def test_a_group_can_be_made_right_after_connections_broke(sites: Sites) -> None:
-    """Nobody has heard of the broken connections when the cards are made."""
+    """Nobody has heard of the broken connections when the peer infos are made."""
     site = sites.of(hosts=2)
     site.join(timeout=30)
     ranks = [member.rank for member in site.members]

@@ -1,4 +1,4 @@
-"""Policies on FSDP2 models: facts, treatments of param groups, residuals that go on."""
+"""Policies on FSDP2 models: facts, policies of param groups, residuals that go on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pairs import each_value
 from policy_training import Script
 from q7x2._core.runner import Row
 from q7x2.fsdp.facts import WireClock
-from q7x2.fsdp.treatments import GroupTreatment, combined
+from q7x2.fsdp.group_policy import GroupPolicy, combined
 from values import assert_bits, assert_close
 
 INNER = [f"blocks.{i}.inner.weight" for i in range(2)]
@@ -36,23 +36,23 @@ OUTER = [f"blocks.{i}.outer.weight" for i in range(2)]
 MATRICES = ["first.weight", "last.weight", *INNER, *OUTER]
 
 
-def everywhere(treatment: q7x2.policy.Treatment, **options: Any) -> q7x2.policy.Decision:
-    return q7x2.policy.Decision(dict.fromkeys(MATRICES, treatment), measures=True, **options)
+def everywhere(policy: q7x2.policy.ParameterPolicy, **options: Any) -> q7x2.policy.Decision:
+    return q7x2.policy.Decision(dict.fromkeys(MATRICES, policy), measures=True, **options)
 
 
 def test_the_finest_treatment_of_a_group_holds_for_all_of_it() -> None:
     whole, skip = Row(True, False, ""), Row(False, True, "")
     int2, int8, plain = (Row(False, False, codec) for codec in ("int2", "int8", ""))
     for rows, expected in (
-        ([plain, plain], GroupTreatment("int4:g=128")),
-        ([int2, int2], GroupTreatment("int2")),
-        ([int2, int8], GroupTreatment("int8")),
-        ([plain, int2], GroupTreatment("int4:g=128")),
-        ([skip, int2], GroupTreatment("int2")),
-        ([skip, plain], GroupTreatment("int4:g=128")),
-        ([skip, skip], GroupTreatment("int4:g=128", is_skipped=True)),
-        ([int8, whole, skip], GroupTreatment("int4:g=128", is_whole=True)),
-        ([], GroupTreatment("int4:g=128")),
+        ([plain, plain], GroupPolicy("int4:g=128")),
+        ([int2, int2], GroupPolicy("int2")),
+        ([int2, int8], GroupPolicy("int8")),
+        ([plain, int2], GroupPolicy("int4:g=128")),
+        ([skip, int2], GroupPolicy("int2")),
+        ([skip, plain], GroupPolicy("int4:g=128")),
+        ([skip, skip], GroupPolicy("int4:g=128", is_skipped=True)),
+        ([int8, whole, skip], GroupPolicy("int4:g=128", is_whole=True)),
+        ([], GroupPolicy("int4:g=128")),
     ):
         assert combined(rows, "int4:g=128") == expected, rows
 
@@ -97,7 +97,7 @@ def test_a_policy_that_stays_at_one_codec_changes_no_bit(codec: str, backend: st
     without = Job(mesh, q7x2.Sharded(gradients=codec))
     expected = without.train(range(4))
     weights, residuals = whole_weights(without.model), own_residuals(without.hook)
-    decision = everywhere(q7x2.policy.Treatment(codec), candidates=["int2:g=128"])
+    decision = everywhere(q7x2.policy.ParameterPolicy(codec), candidates=["int2:g=128"])
     for options in (q7x2.Sharded(gradients=codec), q7x2.Sharded(gradients="int6:g=64")):
         job = Job(mesh, options, {"policy": Script({0: decision})})
         assert job.train(range(4)) == expected
@@ -112,15 +112,15 @@ def test_a_policy_that_stays_at_one_codec_changes_no_bit(codec: str, backend: st
 @pytest.mark.ranks(3)
 def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool) -> None:
     """What was received in all steps and what is still kept is the sum of all gradients."""
-    treatments = [
-        q7x2.policy.Treatment("int4:g=128"),
-        q7x2.policy.Treatment("int6:g=64"),
-        q7x2.policy.Treatment(skip=True),
-        q7x2.policy.Treatment("hadamard+int4:g=128"),
-        q7x2.policy.Treatment(whole=True),
-        q7x2.policy.Treatment("int2:g=128"),
+    policies = [
+        q7x2.policy.ParameterPolicy("int4:g=128"),
+        q7x2.policy.ParameterPolicy("int6:g=64"),
+        q7x2.policy.ParameterPolicy(skip=True),
+        q7x2.policy.ParameterPolicy("hadamard+int4:g=128"),
+        q7x2.policy.ParameterPolicy(whole=True),
+        q7x2.policy.ParameterPolicy("int2:g=128"),
     ]
-    policy = Script({step: everywhere(each) for step, each in enumerate(treatments)})
+    policy = Script({step: everywhere(each) for step, each in enumerate(policies)})
     model = sharded(mesh_over(backend))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0) if skips_steps else None
     options = q7x2.Sharded(gradients="int8", weights="none")
@@ -128,7 +128,7 @@ def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool)
     weights = whole_weights(model)
     received: dict[str, torch.Tensor] = {}
     exact: dict[str, torch.Tensor] = {}
-    for step, treatment in enumerate(treatments):
+    for step, policy in enumerate(policies):
         model.zero_grad()
         sent = hook.stats.message_bytes
         backward(model, step)
@@ -144,15 +144,15 @@ def test_residuals_go_on_when_the_codec_changes(backend: str, skips_steps: bool)
         for name in MATRICES:
             total = received[name] + kept[name]
             assert_close(total, exact[name], (step, name), rtol=1e-4, atol=1e-6)
-            assert bool(kept[name].any()) != treatment.whole, (step, name)
-            assert bool(gradients[name].any()) != treatment.skip, (step, name)
-        if treatment.skip:
+            assert bool(kept[name].any()) != policy.whole, (step, name)
+            assert bool(gradients[name].any()) != policy.skip, (step, name)
+        if policy.skip:
             assert sent < hook.stats.gradient_bytes / 100
 
 
 @pytest.mark.ranks(3)
 def test_facts_are_sums_over_the_ranks() -> None:
-    decisions = {0: everywhere(q7x2.policy.Treatment(), candidates=["int2:g=128", "int8"])}
+    decisions = {0: everywhere(q7x2.policy.ParameterPolicy(), candidates=["int2:g=128", "int8"])}
     decisions[2] = q7x2.policy.Decision()
     policy = Script(decisions)
     model = sharded(mesh_over("q7x2"))
@@ -195,9 +195,9 @@ def _everybody(value: Any) -> list[Any]:
     return values
 
 
-def _levels(treatments: Mapping[str, str]) -> q7x2.policy.Decision:
+def _levels(policies: Mapping[str, str]) -> q7x2.policy.Decision:
     return q7x2.policy.Decision(
-        {n: q7x2.policy.Treatment(level) for n, level in treatments.items()}
+        {n: q7x2.policy.ParameterPolicy(level) for n, level in policies.items()}
     )
 
 
@@ -205,7 +205,7 @@ def _levels(treatments: Mapping[str, str]) -> q7x2.policy.Decision:
 def test_param_groups_have_codecs_of_their_own() -> None:
     """In a block the finer one of its two matrices; elsewhere what the options say."""
     sent = []
-    for treatments in (
+    for policies in (
         {},
         dict.fromkeys(INNER, "int8:g=128"),
         dict.fromkeys(INNER, "int2:g=128") | dict.fromkeys(OUTER, "int8:g=128"),
@@ -213,7 +213,7 @@ def test_param_groups_have_codecs_of_their_own() -> None:
     ):
         model = sharded(mesh_over("q7x2"))
         options = q7x2.Sharded(gradients="int4:g=128", weights="none")
-        hook = q7x2.attach(model, options, policy=Script({0: _levels(treatments)}))
+        hook = q7x2.attach(model, options, policy=Script({0: _levels(policies)}))
         backward(model, 0)
         sent.append(hook.stats.message_bytes)
     assert sent[1] == sent[2] > sent[0] > sent[3]
@@ -221,7 +221,7 @@ def test_param_groups_have_codecs_of_their_own() -> None:
 
 @pytest.mark.ranks(2)
 def test_a_step_that_one_rank_finds_not_finite_is_known_to_all() -> None:
-    policy = Script({0: everywhere(q7x2.policy.Treatment("int4:g=128"))})
+    policy = Script({0: everywhere(q7x2.policy.ParameterPolicy("int4:g=128"))})
     model = sharded(mesh_over("q7x2"))
     hook = q7x2.attach(model, q7x2.Sharded(gradients="int8"), policy=policy)
     backward(model, 0, scale=float("inf") if dist.get_rank() == 1 else 1.0)
@@ -275,7 +275,7 @@ def test_policies_steer_replicas_of_uncompressed_shards() -> None:
 @pytest.mark.ranks(2)
 def test_what_cannot_be_decided_is_said_when_the_policy_is_attached() -> None:
     model = sharded(mesh_over("q7x2"))
-    skip = Script({0: everywhere(q7x2.policy.Treatment(skip=True))})
+    skip = Script({0: everywhere(q7x2.policy.ParameterPolicy(skip=True))})
     for options, policy, message in (
         (q7x2.Sharded(gradients="none"), skip, "this hook compresses none"),
         (q7x2.Sharded(use_error_feedback=False), skip, "only by a hook that keeps residuals"),

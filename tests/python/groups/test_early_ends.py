@@ -182,7 +182,7 @@ def test_a_rank_that_stays_for_others_keeps_no_more_than_it_needs(backend, share
         )
     if rank == 0:
         harness.wait_until(lambda: "q7x2-driver" not in threads())
-        assert "q7x2-farewell" in threads()
+        assert "q7x2-linger" in threads()
 
 
 def threads() -> set[str]:

@@ -48,8 +48,8 @@ class Ledger:
             options["scaler"] = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=10**9)
         if case.treated:
             decisions = {
-                step: q7x2.policy.Decision({"parts.0": treatment})
-                for step, treatment in case.treated.items()
+                step: q7x2.policy.Decision({"parts.0": policy})
+                for step, policy in case.treated.items()
             }
             options["policy"] = Script(decisions)
         self.attached = q7x2.attach(self.ddp, self.hook, **options)

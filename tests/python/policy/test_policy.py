@@ -28,7 +28,7 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 @pytest.mark.ranks(2)
 def test_single_gradients_travel_whole_with_their_residuals(name: str) -> None:
-    whole = q7x2.policy.Treatment(whole=True)
+    whole = q7x2.policy.ParameterPolicy(whole=True)
     policy = Script({0: treated(), 1: treated(_1=whole), 2: treated()})
     ddp, hook = given(HOOKS[name], policy)
     step_of(ddp, gradients_of(0))
@@ -50,7 +50,7 @@ def test_single_gradients_travel_whole_with_their_residuals(name: str) -> None:
 @pytest.mark.parametrize("all_of_them", [False, True])
 @pytest.mark.ranks(2)
 def test_skipped_gradients_wait_in_their_residuals(name: str, all_of_them: bool) -> None:
-    skip = q7x2.policy.Treatment(skip=True)
+    skip = q7x2.policy.ParameterPolicy(skip=True)
     skipped = treated(_0=skip, _1=skip, _2=skip) if all_of_them else treated(_1=skip)
     ddp, hook = given(HOOKS[name], Script({0: treated(), 1: skipped, 2: treated()}))
     step_of(ddp, gradients_of(0))
@@ -128,7 +128,7 @@ def test_levels_change_from_step_to_step() -> None:
             Script(
                 {
                     0: treated(),
-                    1: treated(**{f"_{i}": q7x2.policy.Treatment(level) for i in range(3)}),
+                    1: treated(**{f"_{i}": q7x2.policy.ParameterPolicy(level) for i in range(3)}),
                 }
             ),
         )
@@ -146,7 +146,7 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     generator = torch.Generator().manual_seed(1)
     low = torch.randn(64, 2, generator=generator) @ torch.randn(2, 64, generator=generator)
     ranks = {0: 4, 6: 2, 8: 3}
-    policy = Script({s: treated(_0=q7x2.policy.Treatment(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(r)) for s, r in ranks.items()})
     hook_options = q7x2.PowerSGD(
         rank=4, start_iter=0, alternating=alternating, factors="fp32", use_error_feedback=False
     )
@@ -160,14 +160,14 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     its.load_state_dict(hook.state_dict())
     assert_bits(step_of(other, [low])[0], step_of(ddp, [low])[0])
     with pytest.raises(ValueError, match=r"expected a rank from 1 to 4, .* for layers\.0, got '5'"):
-        given(hook_options, Script({0: treated(_0=q7x2.policy.Treatment(5))}))
+        given(hook_options, Script({0: treated(_0=q7x2.policy.ParameterPolicy(5))}))
 
 
 @pytest.mark.ranks(1)
 def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
-    skip, int2 = q7x2.policy.Treatment(skip=True), q7x2.policy.Treatment("int2")
-    for hook, treatment, message in (
-        (q7x2.Quantize(), q7x2.policy.Treatment("int9"), "int9"),
+    skip, int2 = q7x2.policy.ParameterPolicy(skip=True), q7x2.policy.ParameterPolicy("int2")
+    for hook, chosen, message in (
+        (q7x2.Quantize(), q7x2.policy.ParameterPolicy("int9"), "int9"),
         (q7x2.Quantize(use_error_feedback=False), skip, "only by a hook that keeps residuals"),
         (q7x2.TopK(0.1, momentum=0.9), skip, "only by a hook that keeps residuals"),
         (q7x2.EF21("int4"), skip, "a policy can only choose its compressor"),
@@ -175,7 +175,7 @@ def test_what_a_hook_cannot_do_is_said_when_it_is_attached() -> None:
         (q7x2.PowerSGD(batched=True), int2, "has no levels"),
     ):
         with pytest.raises(ValueError, match=message):
-            given(hook, Script({0: treated(_0=treatment)}))
+            given(hook, Script({0: treated(_0=chosen)}))
     for policy, message in (
         (q7x2.policy.Accordion(8, 2), "expected a rank from 1 to 4"),
         (q7x2.policy.Accordion("int8", "int2"), "expected a rank from 1 to 4"),
@@ -232,7 +232,7 @@ def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
 @pytest.mark.ranks(2)
 def test_decisions_hold_for_a_model_over_another_group() -> None:
     ranks = {0: 4, 2: 2}
-    policy = Script({s: treated(_0=q7x2.policy.Treatment(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(r)) for s, r in ranks.items()})
     ddp, hook = given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
     for step in range(3):
         step_of(ddp, gradients_of(step, 1))

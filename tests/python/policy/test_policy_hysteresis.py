@@ -24,8 +24,8 @@ def steered(
         if decision.measures:  # what the last step held back
             gradient = q7x2.policy.GradientFacts(1.0, last, 2)
             facts = q7x2.policy.Facts(step, gradients={"w": gradient})
-        treatment = decision.parameters["w"]
-        level = "whole" if treatment.whole else str(treatment.compressor)
+        chosen = decision.parameters["w"]
+        level = "whole" if chosen.whole else str(chosen.compressor)
         last = errors[level] * (1 + noise * generator.gauss(0, 1))
         decision = policy.decide(step + 1, facts)
     return policy

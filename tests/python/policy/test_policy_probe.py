@@ -43,8 +43,8 @@ def training(
             break
         if step % 20 == 0 or policy.validation_due(step):
             policy.observe(curve(time) * (1 + noise * generator.gauss(0, 1)), step)
-        treatment = policy.decide(step, None).parameters["w"]
-        time += 1 if treatment.whole else 1 - harms.get(str(treatment.compressor), 0.0)
+        chosen = policy.decide(step, None).parameters["w"]
+        time += 1 if chosen.whole else 1 - harms.get(str(chosen.compressor), 0.0)
     return policy
 
 

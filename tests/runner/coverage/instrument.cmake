@@ -9,7 +9,7 @@ function(q7x2_count_lines)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
   endforeach()
   # But for the kernels, whose inner loops would take ten times as long.
-  file(GLOB kernels ${PROJECT_SOURCE_DIR}/csrc/kernels/*.cpp)
+  file(GLOB_RECURSE kernels ${PROJECT_SOURCE_DIR}/csrc/kernels/*.cpp)
   set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS -fprofile-update=single)
   foreach(target _C q7x2_tests)
     target_link_options(${target} PRIVATE --coverage)

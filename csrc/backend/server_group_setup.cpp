@@ -1,0 +1,158 @@
+#include "backend/server_group_setup.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/c10d_store.h"
+#include "backend/process_group.h"
+#include "base/log.h"
+#include "executor/collective/plan_call.h"
+#include "transport/bootstrap/assembly.h"
+#include "transport/bootstrap/peer_address.h"
+#include "transport/run/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+// A rank 0 that follows another one may find that the job's store went with it.
+constexpr std::chrono::milliseconds kStoreOfSuccessor{500};
+
+std::vector<PeerInfo> peer_infos_of_processes(const Group& group) {
+  std::vector<PeerInfo> peer_infos;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    peer_infos.push_back(without_group(group.peer_info(rank)));
+  }
+  return peer_infos;
+}
+
+std::vector<PeerInfo> members_of(const ServerMeeting& meeting) {
+  std::vector<PeerInfo> members = meeting.ranks;
+  for (const ServerMeeting::Server& server : meeting.servers) members.push_back(server.peer_info);
+  return members;
+}
+
+/// Whether this process has met another one, and knows that it is gone.
+bool has_ended(uint64_t process) {
+  const std::shared_ptr<Runtime> runtime = Runtime::existing();
+  if (!runtime) return false;
+  Locked locked(runtime->lock());
+  const Peer* const peer = runtime->peers().find(locked, process);
+  return peer != nullptr && peer->has_ended;
+}
+
+}  // namespace
+
+std::shared_ptr<Group> make_server_group(
+    Runtime& runtime, const ServerMeeting& meeting, std::chrono::milliseconds timeout,
+    const std::function<void()>& check_interrupt,
+    const std::function<void(const std::shared_ptr<Group>&)>& prepare) {
+  const std::string name = meeting.group + " with servers";
+  const std::vector<PeerInfo> members = members_of(meeting);
+  const auto describe = [&](int member) {
+    const auto ranks = static_cast<int>(meeting.ranks.size());
+    const std::string who =
+        member < ranks
+            ? "rank " + std::to_string(member)
+            : "server '" + meeting.servers[static_cast<size_t>(member - ranks)].name + "'";
+    return who + " (" + describe_process(members[static_cast<size_t>(member)]) + ")";
+  };
+  Assembly assembly(runtime, {.title = "the group '" + name + "'",
+                              .scope = "servers",
+                              .uuid = meeting.key,
+                              .members = members,
+                              .list = "its ranks and servers",
+                              .timeout = timeout,
+                              .check_interrupt = check_interrupt,
+                              .describe = describe});
+  std::shared_ptr<Group> group;
+  assembly.run(
+      [&] {
+        group = Group::create(runtime, assembly.rank(), assembly.size(), name,
+                              exchange_of(assembly), await_of(assembly), /*eager=*/false);
+        prepare(group);
+      },
+      [&](const Error& error) {
+        if (group) group->abort(error);
+      });
+  return group;
+}
+
+// A job without servers makes one call to the store here, on rank 0.
+ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
+  if (!invites_servers()) return {};
+  ServerRoll roll(root, runtime_->secret());
+  return roll
+      .invite(group_->name(), peer_infos_of_processes(*group_),
+              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+               .attend = [this] { group_->check(); },
+               .has_ended = has_ended})
+      .value_or(ServerMeeting{});
+}
+
+ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
+  if (!invites_servers()) return {};
+  try {
+    C10dStore root(root_of(store_), kStoreOfSuccessor, [this] { group_->check(); });
+    return invited_servers(root);
+  } catch (const Error& error) {
+    log(Level::kInfo, "the group '" + group_->name() + "' has no servers: " + error.what());
+    return {};
+  }
+}
+
+// Rank 0 tells the others whom they meet, and at the end all agree on whether it came about. What
+// goes wrong with servers does not concern the group itself.
+void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invited,
+                                    Fabric surveyed) {
+  const auto check = [this] { group_->check(); };
+  invited.ranks.clear();  // all ranks have the peer infos of ranks
+  const std::string told =
+      exchange("servers", rank_ == 0 ? invited.encode() : "", check, {}).front();
+  ServerMeeting meeting = ServerMeeting::decode(told);
+  if (meeting.servers.empty()) return;
+  meeting.ranks = peer_infos_of_processes(*group_);
+  if (surveyed.servers.empty()) {
+    for (const std::string& name : meeting.names())
+      surveyed.servers.push_back(assumed_server(name));
+  }
+  const std::chrono::milliseconds timeout = std::min(options_->timeout, kServerGroupTimeout);
+  std::shared_ptr<ServerGroup> servers;
+  std::string failure;
+  try {
+    const auto prepare = [&](const std::shared_ptr<Group>& group) {
+      auto all =
+          survey_servers(group, size_, rank_ == 0 ? &surveyed : nullptr, survey_options(timeout));
+      auto planner = std::make_shared<Planner>(rank_, std::move(all), algorithms_of_group(),
+                                               plan_files_of_environment());
+      servers =
+          std::make_shared<ServerGroup>(group, size_, std::move(planner), environment_of_plans());
+    };
+    make_server_group(*runtime_, meeting, timeout, Runtime::check_interrupt, prepare);
+  } catch (const Error& error) {
+    servers.reset();
+    failure = error.what();
+    if (failure.empty()) failure = to_string(error.code());
+  }
+  for (const std::string& said : exchange("servers made", failure, check, {})) {
+    if (said.empty()) continue;
+    if (rank_ == 0) {
+      TORCH_WARN("q7x2: the group '", group_->name(), "' goes on without servers: ", said);
+    }
+    if (servers) servers->group().leave();
+    return;
+  }
+  servers_ = std::move(servers);
+  group_->accompany(servers_->group_pointer());
+}
+
+std::vector<PlanCache::Record> ProcessGroupQ7x2::plan_records() const {
+  enter();
+  std::vector<PlanCache::Record> records = plans_->records();
+  if (servers_) std::ranges::move(servers_->records(), std::back_inserter(records));
+  return records;
+}
+
+}  // namespace q7x2

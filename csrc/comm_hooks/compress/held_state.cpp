@@ -1,0 +1,35 @@
+#include "comm_hooks/compress/held_state.h"
+
+namespace q7x2 {
+
+Held hold_idle(const BucketExchange& exchange, Compressor& compressor) {
+  Held held;
+  const ErrorFeedback::Piece& memory = *exchange.memory;
+  for (size_t i = 0; i < exchange.idle.size(); ++i) {
+    if (!exchange.idle[i] || memory.now.empty()) continue;
+    if (held.empty()) compressor.write_down();
+    std::vector<at::Tensor>& kept = held.emplace_back(i, std::vector<at::Tensor>()).second;
+    for (size_t kind = 0; kind < memory.now.size(); ++kind) {
+      const at::Tensor now = memory.now_of(kind, i);
+      kept.push_back(memory.has_copy(kind) ? now : now.clone());
+    }
+  }
+  return held;
+}
+
+void restore_idle(const BucketExchange& exchange, const Held& held) {
+  for (const auto& [i, kept] : held) {
+    for (size_t kind = 0; kind < kept.size(); ++kind) {
+      at::Tensor next = exchange.memory->next_of(kind, i);
+      if (!exchange.has_residual || kind != kResidual) {
+        next.copy_(kept[kind]);
+      } else if (!exchange.counts_uses) {
+        next.add_(kept[kind]);  // it was not sent, but a rounding of the result may be in it
+      } else if (exchange.unused[i]) {
+        next.copy_(kept[kind]);  // what it was sent for has been dropped
+      }
+    }
+  }
+}
+
+}  // namespace q7x2

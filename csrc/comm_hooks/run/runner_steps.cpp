@@ -1,0 +1,58 @@
+// Where a step of a model begins and ends.
+//
+// A step is the buckets of one backward. DDP says which bucket is the last; where it may leave
+// buckets out, the end of the backward is that of the step.
+#include <utility>
+
+#include "comm_hooks/run/backward_end.h"
+#include "comm_hooks/run/runner.h"
+
+namespace q7x2 {
+
+void HookRunner::expect_fewer_buckets() {
+  worker_->run([this] { buckets_may_be_missing_ = true; });
+}
+
+/// Backwards of parts of the model, by which checkpointing computes activations again, end too.
+void HookRunner::await_end_of_backward() {
+  const int backward = current_backward();
+  if (serves_ == Serves::kManyModels || backward == -1 || backward == awaited_) return;
+  awaited_ = backward;
+  // The runner may be gone then: its worker, stopped, drops this.
+  when_backward_ends([this, worker = worker_] {
+    worker->post(Worker::Urgency::kNow, [this] {
+      if (!in_step_) return;
+      backward_ended_ = true;
+      if (is_step_over()) end_step();
+    });
+  });
+}
+
+bool HookRunner::begins_another_step(const HookJob& job) const {
+  if (!in_step_ || jobs_.size() > 1) return false;
+  return job.is_first || (job.is_ordered && job.bucket.index <= last_index_);
+}
+
+bool HookRunner::is_step_over() const {
+  return jobs_.empty() && (last_bucket_came_ || (buckets_may_be_missing_ && backward_ended_));
+}
+
+void HookRunner::end_reductions() {
+  worker_->run([this] {
+    if (in_step_ && jobs_.empty()) end_step();
+  });
+}
+
+void HookRunner::end_step() {
+  const bool keep = !overflowed_;
+  facts_.step = step_;
+  facts_.is_finite = keep;
+  last_facts_ = std::exchange(facts_, {});
+  in_step_ = last_bucket_came_ = backward_ended_ = overflowed_ = false;
+  ++step_;
+  keep ? hook_->commit() : hook_->abort();
+  ++stats_.steps;
+  stats_.skipped_steps += keep ? 0 : 1;
+}
+
+}  // namespace q7x2

@@ -1,0 +1,65 @@
+// How fast a stream runs, from what its two ends notice.
+//
+//   sender     data data data .  .  .  .  .  .  .  data data     acknowledged: what surely went
+//   wire         data data data data data                        through, in a time that is long
+//   receiver   [      not scheduled      ] data data data data   received: steady, unless it was
+//   kept
+//                                                                from looking
+//
+// The receiver's figure is the better one: it can leave out the beginning, which the buckets of
+// shaped links and the buffers of NICs let pass faster than what follows. But a process that was
+// kept from running finds all that came meanwhile at once, and a few messages out of its memory
+// may be all that it sees. The sender cannot be deceived like that: it sends for a least time, and
+// nothing is acknowledged that did not pass in it, apart from one window. So the receiver's figure
+// counts as far as the sender's confirms it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "transport/run/task.h"
+
+namespace q7x2 {
+
+/// The bytes that had passed one end of a stream by when.
+class StreamMeter {
+ public:
+  /// `seconds`: what the stream takes on a slow link.
+  explicit StreamMeter(double seconds) : seconds_(seconds) {}
+
+  /// In the order of `time`.
+  void passed(TimePoint time, size_t bytes);
+
+  size_t bytes() const { return notes_.empty() ? 0 : notes_.back().bytes; }
+  bool empty() const { return notes_.empty(); }
+  /// Since the first bytes passed.
+  double seconds_at(TimePoint now) const;
+
+  /// Bytes a second after the beginning: the median of parts with equally many messages, so that a
+  /// pause counts in one of them only. 0 where less than two messages passed.
+  double steady_rate() const;
+  double spread() const;  ///< range of the rates of the parts, over the rate
+  /// The most bytes by which the beginning was ever ahead of the steady rate: what a shaped link
+  /// lets pass at once after a pause, or what a receiver found at once.
+  double burst() const;
+  /// Bytes a second between the first message and the last. 0 where less than two passed.
+  double whole_rate() const;
+
+ private:
+  struct Note {
+    TimePoint time;
+    size_t bytes;  // so far
+  };
+
+  static double rate_between(const Note& from, const Note& to);
+  std::vector<double> part_rates() const;
+
+  const double seconds_;
+  std::vector<Note> notes_;
+};
+
+/// The rate of a stream that its receiver saw run at a steady rate of `received`, and of which its
+/// sender saw `acknowledged` on the whole.
+double confirmed_rate(double received, double acknowledged);
+
+}  // namespace q7x2

@@ -1,0 +1,54 @@
+// Survey: how the ranks of a new group come to one and the same Fabric.
+//
+// The ranks tell rank 0 their build of q7x2 and what they are bound to. Rank 0 decides, and all
+// parse the text it gives out, so they hold equal Fabrics whatever they know or are set to
+// themselves. Both directions take ceil(log2 n) steps. It decides in this order:
+//
+//   1. the file that Q7X2_FABRIC names
+//   2. what this process has found for an earlier group on these hosts
+//   3. defaults, where Q7X2_PROBE=0, and for groups of one rank
+//   4. the catalogue, unless Q7X2_PROBE=force (or pairs)
+//   5. a probe, whose result goes into the catalogue
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/build_id.h"
+#include "fabric/fabric.h"
+#include "transport/group/group.h"
+
+namespace q7x2 {
+
+struct SurveyOptions {
+  /// Called with one sentence where something failed that the group can do without.
+  std::function<void(const std::string&)> warn;
+  std::string torch;  ///< its version, for the record
+  /// On rank 0: the names of the servers that serve the group. Called once the rates of the ranks'
+  /// hosts are known. The Fabric has these servers, with the rates that the file says; others are
+  /// assumed_server.
+  std::function<std::vector<std::string>()> servers = [] { return std::vector<std::string>(); };
+  std::string build = build_id();             ///< ranks of another build are refused
+  std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
+};
+
+/// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0,
+/// Error(kMismatch) on all ranks where one has another build, and the error of the group where a
+/// rank dies.
+std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
+                                     const SurveyOptions& options);
+
+/// The same where all ranks hold an equal Fabric of the group already: nobody measures or talks.
+void adopt(Group& group, const Fabric& fabric);
+
+/// A server of this name, for whose rates the defaults are taken.
+Fabric::Host assumed_server(const std::string& name);
+
+/// Later groups of this process on the hosts of `measured` know its tuned times, and it has no
+/// others. Those of Fabrics that come from Q7X2_FABRIC or are defaults do not: they are read anew.
+void remember_times(const Fabric& measured);
+
+}  // namespace q7x2

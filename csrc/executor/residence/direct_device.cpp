@@ -1,0 +1,70 @@
+#include "executor/residence/direct_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "executor/collective/job_completion.h"
+#include "executor/collective/op_job.h"
+#include "executor/residence/device_elements.h"
+
+namespace q7x2 {
+
+bool adds_directly(DType dtype, ReduceKind kind) {
+  return is_of_devices(dtype) && kind == ReduceKind::kSum;
+}
+
+DirectDevice::DirectDevice(ResidentDevice device, DType dtype, size_t scratch_bytes)
+    : device_(std::move(device)), dtype_(dtype) {
+  if (scratch_bytes > 0) {
+    device_.to_device->with([&] { scratch_ = device_.to_device->scratch(scratch_bytes); });
+  }
+  ++device_.traffic->direct.calls;
+}
+
+size_t DirectDevice::enqueue(const OpJob& job, size_t count) {
+  WorkStream& stream = *device_.to_device;
+  stream.with([&] {
+    if (job.kind == OpJob::Kind::kCopy) {
+      stream.copy(job.to, job.from[0].elements, job.length, WorkStream::Way::kOnDevice);
+    } else {
+      add_up(job, count, stream);
+    }
+  });
+  return 0;
+}
+
+// More contributions than a kernel takes are added in several passes. Each begins with the sum so
+// far.
+void DirectDevice::add_up(const OpJob& job, size_t count, WorkStream& stream) const {
+  const DeviceElements elements(*device_.kernels, dtype_);
+  const bool is_one_pass = job.addends.size() <= kMostFolded;
+  const bool needs_sum = !elements.is_wide() || !is_one_pass;
+  const size_t piece = DevicePieces::rounded(count * sizeof(float));
+  const size_t widened = elements.is_wide() ? 0 : std::min<size_t>(job.addends.size(), kMostFolded);
+  const std::shared_ptr<std::byte> memory =
+      needs_sum ? stream.scratch((widened + 1) * piece) : nullptr;
+  float* const sum = reinterpret_cast<float*>(needs_sum ? memory.get() : job.to);
+  std::byte* const rest = needs_sum ? memory.get() + piece : nullptr;
+  for (size_t next = 0; next < job.addends.size();) {
+    DevicePieces pieces(rest);
+    Fold fold;
+    if (next > 0) fold.of[fold.num++] = {.values = sum};
+    while (fold.num < kMostFolded && next < job.addends.size()) {
+      float* const floats = elements.is_wide() ? nullptr : pieces.take_floats(count);
+      fold.of[fold.num++] = {.values =
+                                 elements.read(static_cast<const std::byte*>(job.addends[next++]),
+                                               count, stream.handle(), floats)};
+    }
+    if (next == job.addends.size()) fold.divisor = static_cast<float>(job.divisor);
+    float* const to =
+        next == job.addends.size() && elements.is_wide() ? reinterpret_cast<float*>(job.to) : sum;
+    device_.kernels->fold({}, fold, {.count = count}, {.values = to}, stream.handle());
+  }
+  if (!elements.is_wide()) elements.write(sum, count, job.to, stream.handle());
+}
+
+void DirectDevice::complete_later(OpJob& job, const std::shared_ptr<Task>& task) {
+  complete_after(*device_.to_device, job, task);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,187 @@
+// SparseAllReduceTask: the sum of tensors of which each rank has some rows, by streaming.
+//
+// It is OmniReduce (Fei et al., SIGCOMM 2021) with the ranks as aggregators, or with servers, which
+// then are the last members of the group (servers/server_group.h). Each owner aggregates its share
+// of the rows (plan/ir/row_streams.h), in several streams that run beside each other:
+//
+//   rank                                    owner of a stream
+//   its first rows, "my next is 9"    ->    waits for all that it asks
+//                                     <-    rows 0 to 5 of the sum, "next is 6"
+//   (has no row 6: says nothing)            rank 1 has row 6, and sends
+//                                     <-    rows 6 to 8, "next is 9"
+//   its next rows, "my next is 20"    ->    ...
+//                                     <-    "there is no more"
+//
+// A row that no rank has travels nowhere. A rank sends at most one message of a stream that the
+// aggregator has not finished with, so memory is bounded, and the ranks are paced by the results.
+// The sum of a row is made in rank order (executor/sparse/row_aggregator.h).
+//
+// With n ranks, u rows on a rank and v rows in the sum, each of b bytes, a rank that aggregates
+// sends (n - 1) / n * u * b + (n - 1) * v / n * b. Where all rows are there, that is what a ring
+// sends. With servers it sends u * b and receives v * b (plan/cost/row_costs.h).
+//
+// All messages go through UCX, also those within a host.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/sparse/row_aggregator.h"
+#include "executor/sparse/row_source.h"
+#include "executor/sparse/sparse_call.h"
+#include "servers/offload_attempt.h"
+#include "servers/offloaded_call.h"
+#include "transport/group/group.h"
+#include "transport/run/task.h"
+
+namespace q7x2 {
+
+class SparseAllReduceTask final : public Task {
+ public:
+  /// What the rows lie in must stay until `keep_alive` is dropped, which happens when the task
+  /// goes.
+  SparseAllReduceTask(std::shared_ptr<Group> group, SparseCall call,
+                      std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
+
+  /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
+  /// `plans`: of the group, for the vote.
+  void set_offload(std::shared_ptr<OffloadedCall> served, std::shared_ptr<PlanCache> plans);
+  /// Before it is submitted: it is the attempt of servers.
+  void set_attempt(std::shared_ptr<OffloadAttempt> attempt) { attempt_ = std::move(attempt); }
+  /// The memory for messages on a member that owns rows, in bytes.
+  static size_t memory_of_owner(const SparseCall& call);
+
+  std::string name() const override;
+  bool takes_turn() const override { return true; }
+  bool is_attempt() const override { return attempt_ != nullptr; }
+  int first_server() const override {
+    return attempt_ ? attempt_->grant()->first_server() : Task::first_server();
+  }
+  bool is_recorded() const override { return true; }
+  void describe(FlightRecord& record) const override;
+  void report(FlightRecord& record, NameTable& names) const override;
+
+  std::shared_ptr<Task> prerequisite(Locked& locked) override;
+  bool reserve(Locked& locked) override;
+  void start(Locked& locked) override;
+  void inputs_arrived(Locked& locked) override;
+  void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
+  void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
+  void worked(Locked& locked, Job& job) override;
+  void published(Locked& locked) override;
+  void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
+  void timed_out(Locked& locked) override { end_group(locked, timeout_error(locked)); }
+
+ private:
+  enum class Kind : uint8_t { kPack, kFold, kUnpack };
+  /// A message of a stream: from a rank to the aggregator, or the result.
+  enum class Message : uint8_t { kRows, kResult };
+
+  class StreamJob : public Job {
+   public:
+    StreamJob(SparseAllReduceTask& of, Kind does, int rank, size_t number)
+        : kind(does), owner(rank), stream(number), task_(of) {}
+
+    const Kind kind;
+    const int owner;
+    const size_t stream;
+
+   private:
+    void work() override;
+
+    SparseAllReduceTask& task_;
+  };
+
+  /// This rank's end of a stream of `owner`.
+  struct WorkerStream {
+    WorkerStream(SparseAllReduceTask& task, int owner, size_t stream)
+        : pack(task, Kind::kPack, owner, stream), unpack(task, Kind::kUnpack, owner, stream) {}
+
+    StreamJob pack;
+    StreamJob unpack;
+    uint64_t next = 0;                      ///< the position of its next row; `pack` changes it
+    uint64_t announced = RowStreams::kEnd;  ///< what the aggregator may ask for; kEnd: nothing
+    std::unique_ptr<std::byte[]> out;
+    size_t out_bytes = 0;
+    bool is_sending = false;
+    bool is_asked = true;
+    bool takes_all = false;
+    std::unique_ptr<std::byte[]> in;                  ///< null: this rank aggregates
+    std::vector<std::span<const std::byte>> results;  ///< for `unpack`
+    uint64_t from = 0;                                ///< where the next result begins
+    RowHeader header;                                 ///< of the last of `results`
+    RowVolume seen;                                   ///< in rows
+    bool is_malformed = false;
+  };
+
+  /// A stream that this rank aggregates.
+  struct AggregatorStream {
+    AggregatorStream(SparseAllReduceTask& task, int rank, size_t stream,
+                     const RowAggregator::Rows& rows, int world_size)
+        : fold(task, Kind::kFold, rank, stream), sum(rows, world_size) {}
+
+    StreamJob fold;
+    RowAggregator sum;
+    std::vector<std::unique_ptr<std::byte[]>> in;  ///< by rank; null: this one
+    std::vector<std::span<const std::byte>> answers;
+    size_t awaited = 0;  ///< answers that have not come
+    size_t open = 0;     ///< uses of the last result that are not over
+    int malformed = -1;  ///< the rank of a message that is none
+  };
+
+  WorkerStream& worker(int owner, size_t stream) { return *worker_streams_[index(owner, stream)]; }
+  size_t index(int owner, size_t stream) const {
+    return static_cast<size_t>(owner) * streams() + stream;
+  }
+  size_t streams() const { return call_.layout.streams.streams(); }
+  int owners() const { return call_.layout.streams.owners(); }
+  int member_of(int owner) const { return call_.member_of(owner, group().world_size()); }
+  /// Of this member; -1: it owns no rows.
+  int own_share() const { return std::max(group().rank() - member_of(0), -1); }
+  bool has_rows() const { return group().rank() < call_.ranks; }
+
+  void prepare();
+  // Without the lock, in jobs.
+  void pack(WorkerStream& worker, int owner, size_t stream);
+  void fold(AggregatorStream& aggregator);
+  void unpack(WorkerStream& worker, int owner, size_t stream);
+
+  void pack_if_asked(Locked& locked, WorkerStream& worker);
+  void packed(Locked& locked, WorkerStream& worker);
+  void answered(Locked& locked, AggregatorStream& aggregator, int rank,
+                std::span<const std::byte> bytes);
+  void ask(Locked& locked, AggregatorStream& aggregator);
+  void fold_if_ready(Locked& locked, AggregatorStream& aggregator);
+  void folded(Locked& locked, AggregatorStream& aggregator);
+  void unpacked(Locked& locked, WorkerStream& worker);
+  void result_used(Locked& locked, AggregatorStream& aggregator);
+
+  void send(Locked& locked, Message message, int peer, size_t stream,
+            std::span<const std::byte> bytes);
+  void receive(Locked& locked, Message message, int peer, size_t stream, std::byte* to);
+  void finish_if_done(Locked& locked);
+  void note_volume() const;
+  void end_group(Locked& locked, const Error& error);
+
+  const SparseCall call_;
+  const std::shared_ptr<void> keep_alive_;
+  const uint64_t fingerprint_;
+  size_t message_bytes_ = 0;  // at most
+  std::vector<std::unique_ptr<WorkerStream>> worker_streams_;
+  std::vector<std::unique_ptr<AggregatorStream>> aggregator_streams_;  // by stream
+  size_t left_ = 0;  // ends of streams that are not done
+  bool has_begun_ = false;
+  std::shared_ptr<OffloadedCall> offload_;   // null: no server attempts the call
+  std::shared_ptr<PlanCache> plans_;         // if one does
+  std::shared_ptr<OffloadAttempt> attempt_;  // if this is one
+  std::unique_ptr<Job> restoring_;           // until it has run
+};
+
+}  // namespace q7x2

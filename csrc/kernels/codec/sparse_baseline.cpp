@@ -1,0 +1,6 @@
+// The select stage for any processor that the compiler knows.
+#include "kernels/codec/sparse_kernels.h"
+
+#define Q7X2_SPARSE_KERNELS kSparseKernelsBaseline
+#define Q7X2_ISA_NAME "baseline"
+#include "kernels/codec/sparse_impl.h"

@@ -1,0 +1,72 @@
+// Which elements a selection sends, for CPUs and GPUs: what one element or one group can tell by
+// itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/codec/random.h"
+#include "kernels/codec/value_elements.h"
+#include "kernels/cpu/elements.h"
+
+namespace q7x2 {
+
+/// Whether a magnitude is sent under Selection::least, `tied` telling that the element comes no
+/// later than Selection::last_tie. `least` is not more than kInfinityBits.
+Q7X2_ELEMENT bool is_selected(uint32_t magnitude, uint32_t least, bool tied) {
+  return magnitude + (tied ? 1u : 0u) > least;
+}
+
+/// A random number of 32 bits is below `random_limit` with probability `ratio`.
+Q7X2_ELEMENT uint64_t random_limit(double ratio) {
+  const auto limit = static_cast<uint64_t>(ratio * 0x1p32);
+  return limit > 0 ? limit : 1;
+}
+
+/// Whether element `index` of a group of `size` magnitudes is among its `n` largest, the first of
+/// equals; zeros are not worth sending, and what is not finite always is.
+Q7X2_ELEMENT bool is_among_largest(const uint32_t* magnitudes, int size, int index, int n) {
+  const uint32_t own = magnitudes[index];
+  int larger = 0;
+  for (int j = 0; j < size; ++j) {
+    larger += (magnitudes[j] > own || (magnitudes[j] == own && j < index)) ? 1 : 0;
+  }
+  return (larger < n && own > 0) || own >= kInfinityBits;
+}
+
+/// How the k-th largest magnitude is found: bits of all those that can still be it are counted, the
+/// upper 11, the middle 10 and the lower 10.
+inline constexpr int kRadixShifts[] = {20, 10, 0};
+inline constexpr int kMagnitudeBits = 31;
+inline constexpr size_t kRadixBuckets = size_t{1} << 11;
+
+/// A sample of a tensor is of pieces of neighbours, one at a random place in each of as many equal
+/// parts.
+struct Sample {
+  static constexpr size_t kPiece = 64;
+
+  size_t pieces;
+  size_t length;  ///< of a piece
+  size_t stride;
+  RandomStream random;
+
+  Q7X2_ELEMENT size_t size() const { return pieces * length; }
+  Q7X2_ELEMENT size_t begin(size_t piece) const {
+    const size_t places = stride - length + 1;
+    return piece * stride + random_bits(random, static_cast<uint32_t>(piece)) % places;
+  }
+};
+
+/// Of a tensor of `count` elements, one at least.
+Q7X2_ELEMENT Sample sample_of(size_t count, uint64_t key) {
+  constexpr size_t kLargestSample = size_t{1} << 16;
+  constexpr size_t kSampledShare = 32;  // one element in so many, of smaller tensors
+  const size_t share = count / kSampledShare;
+  const size_t wanted = share < kLargestSample ? share : kLargestSample;
+  const size_t pieces = wanted < Sample::kPiece ? 1 : wanted / Sample::kPiece;
+  const size_t stride = count / pieces;
+  const size_t length = stride < Sample::kPiece ? stride : Sample::kPiece;
+  return {pieces, length, stride, random_stream(key, 0)};
+}
+
+}  // namespace q7x2

@@ -1,5 +1,0 @@
-// The reduction kernels for every processor of the architecture.
-#include "kernels/reduce_kernels.h"
-
-#define Q7X2_REDUCE_KERNEL reduce_baseline
-#include "kernels/reduce_impl.h"

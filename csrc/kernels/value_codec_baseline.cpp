@@ -1,5 +1,0 @@
-// The value stage for any processor that the compiler knows.
-#define Q7X2_ENCODE_VALUES encode_values_baseline
-#define Q7X2_DECODE_VALUES decode_values_baseline
-#include "kernels/value_codec_impl.h"
-#include "kernels/value_codec_isa.h"

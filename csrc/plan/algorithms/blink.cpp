@@ -1,0 +1,331 @@
+// Blink: the data is split over several spanning trees, packed so that every link of the network is
+// busy to the end.
+//
+//   host 0 has a private link of 100 to each         tree 0, weight 9      trees 1, 2, 3, weight 1
+//   other host, all share a switch of 20:
+//                                                        0                    0           0
+//         1 ---- 0 ---- 2                              / | \                /   \        ...
+//                |                                    1  2  3              1     2
+//                3                                                         |
+//                                                                          3
+//
+//   collective           steps                    bytes through a resource, in a share of B
+//   all_reduce           2 x depth of the trees   its trees' weights, at most its rate / throughput
+//   broadcast, reduce    depth of the trees       the same, one way
+//
+// The graph has an edge for each two hosts, with all resources on the route between them: NICs,
+// cables of racks, private links. How fast data can be spread through it is the best packing of
+// spanning trees, a linear programme; multiplicative weights solve it: every resource has a price
+// that grows by a factor with each tree that loads it, and the next tree is the cheapest one under
+// these prices. Here the data has W equal shares. Each share gets a tree, then each in turn gives
+// its tree up and takes the cheapest one that is left, and the shares of one tree become a part of
+// that weight. The fewest shares that come close to the best are taken: few trees, long messages.
+//
+// It wins where the network is no plain switch: private links, racks, NICs of unequal speed. The
+// ranks of one host stand below one of them, another one in each tree. Prices are products of
+// numbers that all ranks know, without a call to a mathematical library, so all ranks draw the same
+// trees.
+// Wang et al., "Blink: fast and generic collectives for distributed ML", MLSys 2020; Garg and
+// Könemann, "Faster and simpler algorithms for multicommodity flow and other fractional packing
+// problems", 2007.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "fabric/fabric.h"
+#include "plan/algorithms/generators.h"
+#include "plan/cost/host_distances.h"
+#include "plan/cost/network.h"
+#include "plan/ir/tree.h"
+
+namespace q7x2 {
+
+namespace {
+
+/// Which way data moves along a tree's edges.
+struct Directions {
+  bool up;
+  bool down;
+};
+
+/// About exp(x), from multiplications alone.
+double exponential(double x) {
+  double power = 1 + x / 64;
+  for (int squaring = 0; squaring < 6; ++squaring) power *= power;
+  return power;
+}
+
+/// Trees over hosts, and the loads that they put on the resources between them. A tree's load is
+/// one on each resource for each of its edges that passes through it.
+class Packing {
+ public:
+  Packing(const Fabric& fabric, Directions directions)
+      : num_hosts_(fabric.hosts.size()), directions_(directions) {
+    const Routes routes(fabric);
+    rates_ = known_rates(routes);
+    std::vector<int> rank_on(num_hosts_);
+    for (int rank = 0; rank < fabric.world_size(); ++rank) {
+      rank_on[static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)])] = rank;
+    }
+    for (const int from : rank_on) {
+      for (const int to : rank_on) routes_.push_back(routes.between(from, to).resources);
+    }
+    loads_.resize(rates_.size());
+    prices_.resize(rates_.size());
+  }
+
+  /// Packs `shares` trees. `root`: host at the top of all trees; -1: wherever they are lowest.
+  std::vector<Tree> pack(size_t shares, int root) {
+    std::ranges::fill(loads_, 0.0);
+    std::vector<Tree> trees;
+    for (size_t i = 0; i < shares; ++i) {
+      const double so_far = finish();
+      const double scale = i == 0 ? 1 / *std::ranges::max_element(rates_)
+                                  : so_far * static_cast<double>(i + 1) / static_cast<double>(i);
+      trees.push_back(grow(root < 0 ? i % num_hosts_ : static_cast<size_t>(root), scale));
+    }
+    std::vector<Tree> best = trees;
+    double best_finish = finish();
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < shares; ++i) {
+        const double scale = finish();
+        add_load(trees[i], -1);
+        trees[i] = grow(root < 0 ? i % num_hosts_ : static_cast<size_t>(root), scale);
+      }
+      if (finish() >= best_finish) break;
+      best = trees;
+      best_finish = finish();
+    }
+    finish_ = best_finish;
+    if (root < 0) {
+      for (Tree& tree : best) lower(tree);
+    }
+    return best;
+  }
+
+  /// Of the last packing: time for one share's data through the busiest resource, all trees
+  /// together.
+  double last_finish() const { return finish_; }
+
+ private:
+  static constexpr int kRounds = 4;
+  /// How much a full resource's price exceeds an empty one's: exp(8).
+  static constexpr double kSteepness = 8;
+
+  template <typename Visit>
+  void for_each_resource(size_t parent, size_t child, Visit visit) const {
+    if (directions_.down) {
+      for (const int r : routes_[parent * num_hosts_ + child]) visit(static_cast<size_t>(r));
+    }
+    if (directions_.up) {
+      for (const int r : routes_[child * num_hosts_ + parent]) visit(static_cast<size_t>(r));
+    }
+  }
+
+  double finish() const {
+    double latest = 0;
+    for (size_t r = 0; r < rates_.size(); ++r) latest = std::max(latest, loads_[r] / rates_[r]);
+    return latest;
+  }
+
+  void add_load(const Tree& tree, double load) {
+    for (size_t child = 0; child < num_hosts_; ++child) {
+      if (tree[child] < 0) continue;
+      for_each_resource(static_cast<size_t>(tree[child]), child,
+                        [&](size_t r) { loads_[r] += load; });
+    }
+  }
+
+  /// What one more tree on the resource costs, while all should be done within `scale`.
+  void set_price(size_t r, double scale) {
+    const double unit = kSteepness / (rates_[r] * scale);
+    prices_[r] = exponential((loads_[r] + 1) * unit) - exponential(loads_[r] * unit);
+  }
+
+  double price(size_t parent, size_t child) const {
+    double sum = 0;
+    for_each_resource(parent, child, [&](size_t r) { sum += prices_[r]; });
+    return sum;
+  }
+
+  /// Grows a tree by the cheapest edge at a time (Prim), and loads it. Prices rise on the way, so
+  /// what was computed for a host before is a lower bound, and looked at again when it is least.
+  Tree grow(size_t root, double scale) {
+    constexpr double kInside = std::numeric_limits<double>::infinity();
+    for (size_t r = 0; r < rates_.size(); ++r) set_price(r, scale);
+    Tree tree(num_hosts_, -1);
+    std::vector<int> depth(num_hosts_);
+    std::vector<size_t> inside{root};
+    std::vector<double> bound(num_hosts_, 0.0);
+    bound[root] = kInside;
+    while (inside.size() < num_hosts_) {
+      const auto least = std::ranges::min_element(bound);
+      const auto child = static_cast<size_t>(least - bound.begin());
+      using Offer = std::tuple<double, int, size_t>;
+      Offer best{kInside, 0, 0};
+      for (const size_t parent : inside) {
+        best = std::min(best, Offer{price(parent, child), depth[parent], parent});
+      }
+      const auto& [cost, above, parent] = best;
+      *least = cost;
+      if (*std::ranges::min_element(bound) < cost) continue;
+      tree[child] = static_cast<int>(parent);
+      depth[child] = above + 1;
+      inside.push_back(child);
+      *least = kInside;
+      for_each_resource(parent, child, [&](size_t r) {
+        loads_[r] += 1;
+        set_price(r, scale);
+      });
+      for (size_t other = 0; other < num_hosts_; ++other) {
+        if (bound[other] != kInside) bound[other] = std::min(bound[other], price(child, other));
+      }
+    }
+    return tree;
+  }
+
+  /// Moves the root to where the tree is least deep.
+  static void lower(Tree& tree) {
+    std::vector<std::vector<int>> neighbours(tree.size());
+    for (size_t child = 0; child < tree.size(); ++child) {
+      if (tree[child] < 0) continue;
+      neighbours[child].push_back(tree[child]);
+      neighbours[static_cast<size_t>(tree[child])].push_back(static_cast<int>(child));
+    }
+    size_t least_depth = tree.size();
+    for (int root = 0; root < static_cast<int>(neighbours.size()); ++root) {
+      Tree rooted(tree.size(), -1);
+      std::vector<int> level{root};
+      size_t depth = 0;
+      for (std::vector<int> next; !level.empty(); level = std::move(next), ++depth) {
+        next.clear();
+        for (const int parent : level) {
+          for (const int child : neighbours[static_cast<size_t>(parent)]) {
+            if (rooted[static_cast<size_t>(parent)] == child) continue;
+            rooted[static_cast<size_t>(child)] = parent;
+            next.push_back(child);
+          }
+        }
+      }
+      if (depth >= least_depth) continue;
+      least_depth = depth;
+      tree = std::move(rooted);
+    }
+  }
+
+  size_t num_hosts_;
+  Directions directions_;
+  std::vector<double> rates_;             // by resource
+  std::vector<std::vector<int>> routes_;  // by host and host
+  std::vector<double> loads_;
+  std::vector<double> prices_;
+  double finish_ = 0;
+};
+
+struct WeightedTrees {
+  std::vector<Tree> trees;  ///< of ranks
+  std::vector<uint32_t> weights;
+};
+
+/// Each host's place is taken by one of its ranks, by turns, and the others stand below it. The
+/// root of a rooted collective speaks for its host in all trees.
+Tree tree_of_ranks(const Tree& hosts, const Fabric& fabric, size_t turn, int root) {
+  std::vector<std::vector<int>> ranks_on(fabric.hosts.size());
+  for (int rank = 0; rank < fabric.world_size(); ++rank) {
+    ranks_on[static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)])].push_back(rank);
+  }
+  std::vector<int> speaker;
+  for (const std::vector<int>& ranks : ranks_on) {
+    const bool has_root = std::ranges::find(ranks, root) != ranks.end();
+    speaker.push_back(has_root ? root : ranks[turn % ranks.size()]);
+  }
+  return tree_of_ranks(hosts, speaker, fabric);
+}
+
+constexpr int kMaxHosts = 64;
+/// More hosts than this get fewer shares: the time for a packing grows with the square of the
+/// hosts.
+constexpr size_t kManyHosts = 16;
+constexpr size_t kShares[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+constexpr size_t kSharesForMany = 8;
+/// Fewer shares are preferred over more that are faster by less than this.
+constexpr double kWorthIt = 0.02;
+
+WeightedTrees weigh(const std::vector<Tree>& host_trees, const Fabric& fabric, int root) {
+  std::map<Tree, uint32_t> weights;
+  for (const Tree& tree : host_trees) ++weights[tree];
+  WeightedTrees result;
+  for (const auto& [tree, weight] : weights) {
+    result.trees.push_back(tree_of_ranks(tree, fabric, result.trees.size(), root));
+    result.weights.push_back(weight);
+  }
+  return result;
+}
+
+/// The scratch blocks that the busiest rank needs to hold what its children send, in slices. A
+/// block is as long as the heaviest part.
+double scratch(const WeightedTrees& packed) {
+  std::vector<uint32_t> children(packed.trees.front().size());
+  for (const Tree& tree : packed.trees) {
+    for (const int parent : tree) {
+      if (parent >= 0) ++children[static_cast<size_t>(parent)];
+    }
+  }
+  const auto total = std::accumulate(packed.weights.begin(), packed.weights.end(), 0.0);
+  return *std::ranges::max_element(children) * *std::ranges::max_element(packed.weights) / total;
+}
+
+WeightedTrees pack_trees(const ScheduleRequest& request) {
+  const Fabric& fabric = *request.fabric;
+  Packing packing(fabric, {.up = request.collective != Collective::kBroadcast,
+                           .down = request.collective != Collective::kReduce});
+  const int root = request.root < 0 ? -1 : fabric.host_of[static_cast<size_t>(request.root)];
+  WeightedTrees best;
+  double best_time = std::numeric_limits<double>::infinity();
+  for (const size_t shares : kShares) {
+    if (fabric.hosts.size() > kManyHosts && shares > kSharesForMany) break;
+    WeightedTrees packed = weigh(packing.pack(shares, root), fabric, request.root);
+    const double time = packing.last_finish() / static_cast<double>(shares);
+    if (time >= best_time * (1 - kWorthIt)) continue;
+    if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
+    best = std::move(packed);
+    best_time = time;
+  }
+  return best;
+}
+
+Schedule generate(const ScheduleRequest& request) {
+  WeightedTrees packed = pack_trees(request);
+  return forest_schedule(request, "blink", branches_of(std::move(packed.trees)), packed.weights);
+}
+
+/// One switch with equal hosts, and each pair of them is as good as any other.
+bool is_plain(const Fabric& fabric) {
+  if (fabric.racks.size() > 1) return false;
+  if (!HostDistances::may_differ(fabric)) return true;
+  const HostDistances distances(fabric);
+  return !distances.pairs_differ() && !distances.nics_differ();
+}
+
+/// No parameter; nothing to gain on a plain network.
+std::vector<int> parameters(const ScheduleRequest& request) {
+  if (request.fabric == nullptr) return {};
+  const Fabric& fabric = *request.fabric;
+  if (fabric.one_host() || fabric.hosts.size() > kMaxHosts) return {};
+  return is_plain(fabric) ? std::vector<int>{} : std::vector<int>{0};
+}
+
+Generator entry(Collective collective) {
+  return {
+      .name = "blink", .collective = collective, .generate = generate, .parameters = parameters};
+}
+
+}  // namespace
+
+std::vector<Generator> blink_generators() {
+  return {entry(Collective::kAllReduce), entry(Collective::kBroadcast), entry(Collective::kReduce)};
+}
+
+}  // namespace q7x2

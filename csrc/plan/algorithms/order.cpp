@@ -1,0 +1,255 @@
+#include "plan/algorithms/order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "fabric/fabric.h"
+#include "plan/algorithms/host_tour.h"
+#include "plan/cost/host_distances.h"
+
+namespace q7x2 {
+namespace {
+
+/// Changes of two hosts' places are weighed that often for one order: a few milliseconds.
+constexpr size_t kMostWeighed = 400'000;
+/// What is shorter by less is as long.
+constexpr double kShorter = 1 - 1e-9;
+
+/// The ranks as they come without tours.
+std::vector<int> plain_order(const ScheduleRequest& request) {
+  if (request.order != nullptr) return *request.order;
+  if (request.fabric != nullptr) return request.fabric->near_order();
+  std::vector<int> ranks(static_cast<size_t>(request.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+bool may_move(const ScheduleRequest& request) {
+  return request.order == nullptr && request.fabric != nullptr &&
+         request.fabric->hosts.size() > 2 && HostDistances::may_differ(*request.fabric);
+}
+
+/// `ranks`, whose hosts stand together, with the hosts in the order of a tour.
+Order toured(const ScheduleRequest& request, std::vector<int> ranks, Tour kind) {
+  if (!may_move(request)) return Order(std::move(ranks));
+  const HostDistances distances(*request.fabric);
+  if (!distances.pairs_differ()) return Order(std::move(ranks));
+  std::vector<std::vector<int>> on_host(request.fabric->hosts.size());
+  std::vector<int> hosts;
+  for (const int rank : ranks) {
+    const int host = request.fabric->host_of[static_cast<size_t>(rank)];
+    if (on_host[static_cast<size_t>(host)].empty()) hosts.push_back(host);
+    on_host[static_cast<size_t>(host)].push_back(rank);
+  }
+  ranks.clear();
+  for (const int host : short_tour(distances, std::move(hosts), kind)) {
+    const std::vector<int>& its = on_host[static_cast<size_t>(host)];
+    ranks.insert(ranks.end(), its.begin(), its.end());
+  }
+  return Order(std::move(ranks));
+}
+
+/// Hosts on the places of a row, and how far apart those are that talk.
+class Places {
+ public:
+  Places(const Fabric& fabric, const HostDistances& distances, const std::vector<int>& ranks,
+         std::span<const Talk> talks)
+      : distances_(distances), ranks_(ranks) {
+    std::vector<size_t> place_of(ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const int host = fabric.host_of[static_cast<size_t>(ranks[i])];
+      if (i == 0 || host != hosts_.back()) {
+        hosts_.push_back(host);
+        first_.push_back(i);
+      }
+      place_of[i] = hosts_.size() - 1;
+    }
+    first_.push_back(ranks.size());
+    talks_.resize(hosts_.size());
+    for (const Talk& talk : talks) {
+      const size_t a = place_of[static_cast<size_t>(talk.a)];
+      const size_t b = place_of[static_cast<size_t>(talk.b)];
+      if (a == b) continue;
+      talks_[a].push_back({b, talk.share});
+      talks_[b].push_back({a, talk.share});
+    }
+  }
+
+  size_t size() const { return hosts_.size(); }
+  size_t weighed() const { return weighed_; }
+
+  /// Swaps the hosts of two places if that is shorter.
+  bool try_swap(size_t a, size_t b) {
+    if (!have_as_many(a, b)) return false;
+    const double before = length(a) + length(b);
+    swap(a, b);
+    if (length(a) + length(b) < before * kShorter) return true;
+    swap(a, b);
+    return false;
+  }
+
+  /// Gives the two hosts that are the farthest apart of all that talk two other places, from
+  /// `first` on, if that is shorter. One swap at a time does not leave a slow pair that talks
+  /// everywhere but at two places that neither of the two has.
+  bool try_farthest(size_t first) {
+    size_t a = 0;
+    size_t b = 0;
+    double farthest = 0;
+    for (size_t place = first; place < size(); ++place) {
+      for (const Peer& peer : talks_[place]) {
+        const double distance = distances_.between(hosts_[place], hosts_[peer.place], peer.share);
+        if (peer.place < first || distance <= farthest) continue;
+        farthest = distance;
+        a = place;
+        b = peer.place;
+      }
+    }
+    const double before = length();
+    for (size_t c = first; farthest > 0 && c < size(); ++c) {
+      for (size_t d = first; d < size(); ++d) {
+        if (c == d || weighed_ > kMostWeighed || !have_as_many(a, c)) continue;
+        // Whoever is at b may have moved to a.
+        const size_t from = b == c ? a : b;
+        if (!have_as_many(from, d)) continue;
+        swap(a, c);
+        swap(from, d);
+        if (length() < before * kShorter) return true;
+        swap(from, d);
+        swap(a, c);
+      }
+    }
+    return false;
+  }
+
+  const std::vector<int>& ranks() const { return ranks_; }
+
+ private:
+  struct Peer {
+    size_t place;
+    double share;
+  };
+
+  bool have_as_many(size_t a, size_t b) const {
+    return first_[a + 1] - first_[a] == first_[b + 1] - first_[b];
+  }
+
+  void swap(size_t a, size_t b) {
+    if (a == b) return;
+    std::swap(hosts_[a], hosts_[b]);
+    std::swap_ranges(ranks_.begin() + static_cast<std::ptrdiff_t>(first_[a]),
+                     ranks_.begin() + static_cast<std::ptrdiff_t>(first_[a + 1]),
+                     ranks_.begin() + static_cast<std::ptrdiff_t>(first_[b]));
+  }
+
+  /// Of all that a place says. What two places say to each other is as long after they have
+  /// swapped.
+  double length(size_t place) {
+    double sum = 0;
+    weighed_ += talks_[place].size() + 1;
+    for (const Peer& peer : talks_[place]) {
+      sum += distances_.between(hosts_[place], hosts_[peer.place], peer.share);
+    }
+    return sum;
+  }
+
+  double length() {
+    double sum = 0;
+    for (size_t place = 0; place < size(); ++place) sum += length(place);
+    return sum;
+  }
+
+  const HostDistances& distances_;
+  std::vector<int> ranks_;
+  std::vector<int> hosts_;     // by place
+  std::vector<size_t> first_;  // position of a place; and the end
+  std::vector<std::vector<Peer>> talks_;
+  size_t weighed_ = 0;
+};
+
+}  // namespace
+
+Order::Order(std::vector<int> ranks) : ranks_(std::move(ranks)) {
+  if (ranks_.empty()) return;
+  positions_.resize(static_cast<size_t>(*std::ranges::max_element(ranks_)) + 1, -1);
+  for (int position = 0; position < size(); ++position)
+    positions_[static_cast<size_t>(at(position))] = position;
+}
+
+Order near_order(const ScheduleRequest& request) {
+  return toured(request, plain_order(request), Tour::kClosed);
+}
+
+int near_turn(const ScheduleRequest& request) {
+  if (request.fabric == nullptr) return 1;
+  if (!std::ranges::is_sorted(near_order(request).ranks())) return 0;
+  const Fabric& fabric = *request.fabric;
+  if (fabric.one_host()) return 1;
+  const bool by_racks = fabric.racks.size() > 1;
+  const auto groups = static_cast<int>(by_racks ? fabric.racks.size() : fabric.hosts.size());
+  if (request.world_size % groups != 0) return 0;
+  const int turn = request.world_size / groups;
+  const auto begins_host = [&](int rank) {
+    return rank % turn == 0 || !fabric.same_host(rank - 1, rank);
+  };
+  for (int rank = 0; rank < request.world_size; ++rank) {
+    const int first = rank - rank % turn;
+    const bool is_whole =
+        by_racks ? fabric.rack_of(rank) == fabric.rack_of(first) : fabric.same_host(rank, first);
+    if (!is_whole || begins_host(rank) != begins_host((rank + turn) % request.world_size)) return 0;
+  }
+  return turn;
+}
+
+Order near_path(const ScheduleRequest& request) {
+  return toured(request, plain_order(request), Tour::kOpen);
+}
+
+Order near_path_from(const ScheduleRequest& request, int first) {
+  Order given = NearOrders(request).from(first);
+  return toured(request, given.ranks(), Tour::kFromFirst);
+}
+
+Order arranged(const ScheduleRequest& request, Order order, std::span<const Talk> talks,
+               bool keeps_first) {
+  if (!may_move(request)) return order;
+  const HostDistances distances(*request.fabric);
+  if (!distances.pairs_differ() && !distances.nics_differ()) return order;
+  Places places(*request.fabric, distances, order.ranks(), talks);
+  const size_t first = keeps_first ? 1 : 0;
+  for (bool improved = true; improved && places.weighed() < kMostWeighed;) {
+    improved = false;
+    for (size_t a = first; a < places.size(); ++a) {
+      for (size_t b = a + 1; b < places.size() && places.weighed() < kMostWeighed; ++b) {
+        improved |= places.try_swap(a, b);
+      }
+    }
+    if (!improved) improved = places.try_farthest(first);
+  }
+  return Order(places.ranks());
+}
+
+NearOrders::NearOrders(const ScheduleRequest& request) : near_(plain_order(request)) {
+  if (request.fabric == nullptr || request.order != nullptr) return;
+  for (int rank = 0; rank < request.world_size; ++rank) {
+    sites_.emplace_back(request.fabric->rack_of(rank),
+                        request.fabric->host_of[static_cast<size_t>(rank)]);
+  }
+}
+
+Order NearOrders::from(int first) const {
+  std::vector<int> ranks = near_.ranks();
+  std::rotate(ranks.begin(), ranks.begin() + near_.position_of(first), ranks.end());
+  if (sites_.empty()) return Order(std::move(ranks));
+  const auto [rack, host] = sites_[static_cast<size_t>(first)];
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    const auto distance = [&](int rank) {
+      const auto& [its_rack, its_host] = sites_[static_cast<size_t>(rank)];
+      return std::pair(its_rack != rack, its_host != host);
+    };
+    return distance(a) < distance(b);
+  });
+  return Order(std::move(ranks));
+}
+
+}  // namespace q7x2

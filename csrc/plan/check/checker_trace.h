@@ -1,0 +1,57 @@
+// Trace: where one result comes from, followed back through the ranks that it passed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/recent.h"
+#include "plan/check/checker_group.h"
+#include "plan/ir/schedule.h"
+
+namespace q7x2::checker {
+
+class Trace {
+ public:
+  /// Projects Plans of at most `max_ops` ops altogether, one after the other.
+  Trace(const Schedule& schedule, size_t max_ops);
+
+  /// Throws Error(kInternal) where the output part of a receiver is not what the contract promises.
+  /// False where `max_ops` does not suffice to know.
+  bool check(int rank, int part);
+
+ private:
+  /// A Plan, and how to find ops in it. The order of the ops is one in which they may run.
+  struct Indexed {
+    explicit Indexed(Plan of);
+
+    Plan plan;
+    std::map<std::pair<int, int>, uint32_t> sends;  // by receiver and message id
+  };
+  /// A block as an op sees it: the ops before that one have run.
+  struct Read {
+    int rank;
+    Block block;
+    size_t op;
+  };
+
+  /// Null where no ops are left.
+  std::shared_ptr<const Indexed> find(int rank);
+  std::optional<size_t> last_write(const Indexed& at, const Read& read) const;
+  void add_leaf(int rank, int part, const Read& read);
+  void check_leaves(int rank, int part) const;
+
+  const Schedule& schedule_;
+  const Plan header_;
+  CheckedGroup group_;
+  Recent<int, std::shared_ptr<const Indexed>> plans_;
+  size_t ops_left_;
+  RankSet leaves_;
+  int num_finals_ = 0;
+};
+
+}  // namespace q7x2::checker

@@ -1,0 +1,132 @@
+#include "plan/choose/priced_schedule.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "plan/choose/choice.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+/// Where several hosts send to one NIC, what is on its way should not be more than the NIC receives
+/// in that time: queues are about as long, and what they cannot hold is sent again.
+constexpr double kQueueSeconds = 0.02;
+/// All scratch blocks of all slices in progress together.
+constexpr size_t kMaxScratchBytes = 32 * kMiB;
+/// What all slices in progress put into shared memory. Two of the largest calls fit.
+constexpr size_t kMaxStagedBytes = 8 * kMiB;
+constexpr size_t kAlignment = 64;
+/// Sends, receives, and what is done with them, for each message.
+constexpr double kOpsPerMessage = 2.5;
+
+/// From how many ops of all ranks on it is looked for ranks that stand for others.
+constexpr double kManyOps = 100e3;
+
+/// What it costs to make an op of a Plan, and of a coded one, beside simulating it.
+constexpr double kMaking = 0.5;
+constexpr double kMakingCoded = 3;
+
+size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+size_t divide_up(size_t value, size_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+}  // namespace
+
+PricedSchedule::PricedSchedule(std::shared_ptr<const Schedule> schedule, const Site& site,
+                               const CodingCost& coding, bool is_uneven)
+    : schedule_(std::move(schedule)),
+      site_(site),
+      coding_(coding),
+      is_uneven_(is_uneven),
+      alignment_(schedule_->edges() == Edges::kNone ? kAlignment : coding.group_bytes),
+      model_(*schedule_, site, coding) {
+  const std::vector<uint32_t>& weights = schedule_->part_weights();
+  if (weights.empty()) return;
+  total_weight_ = std::accumulate(weights.begin(), weights.end(), size_t{0});
+  heaviest_ = *std::ranges::max_element(weights);
+}
+
+size_t PricedSchedule::longest_part(int window) const {
+  const auto slices = static_cast<size_t>(window);
+  return std::min(kMaxScratchBytes / (std::max<size_t>(model_.scratch_blocks(), 1) * slices),
+                  kMaxStagedBytes / (std::max<size_t>(model_.shared_stages(), 1) * slices));
+}
+
+Cut PricedSchedule::cut(size_t bytes, size_t part_bytes, int window) const {
+  const size_t allowed = std::max<size_t>(std::min(part_bytes, longest_part(window)), 1);
+  const size_t longest = is_uneven_ ? allowed : divide_up(bytes, total_weight_) * heaviest_;
+  // Slices of one length, not many long ones and a rest.
+  const size_t slices = std::max<size_t>(divide_up(longest, allowed), 1);
+  return in_slices(bytes, divide_up(longest, slices) / heaviest_ * total_weight_, window);
+}
+
+Cut PricedSchedule::in_slices(size_t bytes, size_t slice_bytes, int window) const {
+  window = std::clamp(window, 1, Choice::kMaxWindow);
+  const size_t longest_unit =
+      std::max(longest_part(window) / heaviest_ / alignment_ * alignment_, alignment_);
+  const size_t wished = std::min(slice_bytes, longest_unit * total_weight_);
+  const size_t unit = round_up(std::max<size_t>(divide_up(wished, total_weight_), 1), alignment_);
+  const size_t slice = unit * total_weight_;
+  const size_t useful = is_uneven_
+                            ? Choice::kMaxWindow
+                            : std::clamp<size_t>(divide_up(bytes, slice), 1, Choice::kMaxWindow);
+  return {slice, unit * heaviest_, std::min(window, static_cast<int>(useful))};
+}
+
+double PricedSchedule::estimate(size_t bytes, const Cut& cut) const {
+  return model_.seconds({bytes, cut.slice_bytes, cut.window});
+}
+
+Prediction PricedSchedule::estimate_loads(size_t bytes, const Cut& cut) const {
+  return model_.predict({bytes, cut.slice_bytes, cut.window});
+}
+
+double PricedSchedule::bound(size_t bytes) const {
+  return model_.least_wire_seconds() * static_cast<double>(bytes);
+}
+
+Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices) {
+  const SimulatedCall call{bytes, cut.slice_bytes, cut.window, max_slices};
+  if (ops() > kManyOps) {
+    if (std::optional<Prediction> prediction = simulate_some(call)) return *std::move(prediction);
+  }
+  if (!simulator_) {
+    plans_ = schedule_->project_all();
+    simulator_.emplace(plans_, site_.fabric, coding_);
+  }
+  return simulator_->run(call);
+}
+
+std::optional<Prediction> PricedSchedule::simulate_some(const SimulatedCall& call) {
+  if (!std::exchange(has_looked_for_some_, true)) {
+    if (const auto symmetry = Symmetry::find(site_, schedule_->turn())) {
+      for (size_t rank = 0; rank < symmetry->num_ranks(); ++rank) {
+        some_plans_.push_back(schedule_->project(static_cast<int>(rank)));
+      }
+      some_.emplace(some_plans_, site_.fabric, coding_, *symmetry);
+    }
+  }
+  return some_ ? some_->run_symmetric(call) : std::nullopt;
+}
+
+double PricedSchedule::ops() const {
+  return kOpsPerMessage * model_.messages();
+}
+
+double PricedSchedule::making() const {
+  if (simulator_) return 0;
+  return ops() * (schedule_->edges() == Edges::kNone ? kMaking : kMakingCoded);
+}
+
+bool PricedSchedule::floods(const Cut& cut, double ratio) const {
+  const double in_flight = static_cast<double>(cut.part_bytes) * cut.window * ratio;
+  return in_flight > kQueueSeconds * model_.incast_rate();
+}
+
+}  // namespace q7x2

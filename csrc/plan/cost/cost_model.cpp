@@ -1,0 +1,320 @@
+#include "plan/cost/cost_model.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "plan/cost/model.h"
+#include "plan/cost/tally.h"
+
+namespace q7x2 {
+
+CostModel::Time& CostModel::Time::operator+=(const Time& other) {
+  fixed += other.fixed;
+  per_byte += other.per_byte;
+  return *this;
+}
+
+/// Adds up what the ranks of a round do, as seen from the busiest core.
+class CostModel::Cores {
+ public:
+  explicit Cores(const Machines& machines)
+      : machines_(machines), sums_(machines.all().size()), is_touched_(sums_.size()) {}
+
+  void add(int rank, const Time& time) {
+    busiest_.fixed = std::max(busiest_.fixed, time.fixed);
+    busiest_.per_byte = std::max(busiest_.per_byte, time.per_byte);
+    const size_t machine = machines_.of(rank);
+    if (!is_touched_[machine]) touched_.push_back(machine);
+    is_touched_[machine] = true;
+    sums_[machine] += time;
+  }
+
+  /// Of all that was added; forgets it.
+  Time take() {
+    Time time = std::exchange(busiest_, {});
+    for (const size_t machine : touched_) {
+      const auto cores = static_cast<double>(machines_.all()[machine].cores);
+      time.fixed = std::max(time.fixed, sums_[machine].fixed / cores);
+      time.per_byte = std::max(time.per_byte, sums_[machine].per_byte / cores);
+      sums_[machine] = {};
+      is_touched_[machine] = false;
+    }
+    touched_.clear();
+    return time;
+  }
+
+ private:
+  const Machines& machines_;
+  std::vector<Time> sums_;
+  std::vector<bool> is_touched_;
+  std::vector<size_t> touched_;
+  Time busiest_;
+};
+
+CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCost& coding)
+    : schedule_(schedule),
+      site_(site),
+      coding_(coding),
+      resource_bytes_(site.routes.resources().size()),
+      incast_rate_(std::numeric_limits<double>::infinity()) {
+  const auto ranks = static_cast<size_t>(schedule.num_members());
+  Tally tally(site, schedule.num_members());
+  Cores sending(site.machines);
+  Cores receiving(site.machines);
+  Cores both(site.machines);
+  Cores folding(site.machines);
+  constexpr size_t kNever = ~size_t{0};
+  std::vector<Span> span_of(ranks, {kNever, 0});
+  std::vector<Time> of_rank(ranks);
+  std::vector<double> scratch(ranks);
+  std::vector<double> stages(ranks);
+  std::vector<std::vector<std::pair<int, double>>> through;  // by step: shares by resource
+  if (is_flat(schedule.collective())) parts_ = static_cast<double>(schedule.part_weights().size());
+
+  bool is_fresh = true;  // what is sent has been folded just now, or comes from the caller
+  for (const Round& round : schedule.rounds()) {
+    const CodingCost::Message message = round.coded == Edges::kNone
+                                            ? CodingCost::Message{}
+                                            : coding.of(static_cast<size_t>(round.contributions));
+    tally.count(round, message.ratio);
+    Step step{.repeats = round.repeats,
+              .turns = round.turns,
+              .alpha = round.repeats > 1 ? tally.mean_alpha() : tally.alpha(),
+              .latency = round.latency,
+              .far = round.repeats > 1 ? tally.far() : 1,
+              .longest_far = tally.longest_far()};
+    double turn = 0;
+    const auto repeats = static_cast<double>(round.repeats);
+    const bool folds = round.folds && is_reduction(schedule.collective());
+    for (const int rank : tally.ranks()) {
+      const Tally::Rank& it = tally.at(rank);
+      const auto r = static_cast<size_t>(rank);
+      const Time out = send(round, rank, it, message, is_fresh);
+      const Time in = receive(round, rank, it, message);
+      const Time fold = folds ? this->fold(rank, it, message) : Time{};
+      sending.add(rank, out);
+      receiving.add(rank, in);
+      both.add(rank, {out.fixed + in.fixed, out.per_byte + in.per_byte});
+      folding.add(rank, fold);
+      of_rank[r] += {repeats * (out.fixed + in.fixed + fold.fixed),
+                     repeats * (out.per_byte + in.per_byte + fold.per_byte)};
+      const double arrivals = it.messages_in_near + it.messages_in_far;
+      const double departures = it.messages_out_near + it.messages_out_far;
+      if (round.folds) scratch[r] += repeats * arrivals;
+      stages[r] += repeats * it.stages;
+      step.arrivals = std::max(step.arrivals, arrivals);
+      step.departures = std::max(step.departures, departures);
+      // Of one part, however few there are: an owner hears from all, and tells all.
+      if (round.folds) step.least_arrivals = std::max(step.least_arrivals, arrivals / it.parts_in);
+      if (round.same_data) {
+        step.least_departures = std::max(step.least_departures, departures / it.blocks_out);
+      }
+      span_of[r] = {std::min(span_of[r].first, steps_.size()), steps_.size()};
+      if (it.messages_in_near > 0 && site.machines.is_crowded(rank)) turn = model::kTurnSeconds;
+    }
+    step.alpha += turn;
+    longest_far_ = std::max(longest_far_, step.longest_far);
+    step.out = sending.take();
+    step.in = receiving.take();
+    step.both = both.take();
+    step.fold = folding.take();
+    through.emplace_back();
+    for (const int resource : tally.resources()) {
+      const double share = tally.through(resource);
+      through.back().emplace_back(resource, share);
+      resource_bytes_[static_cast<size_t>(resource)] += repeats * share;
+    }
+    messages_ += repeats * tally.messages();
+    steps_.push_back(step);
+    is_fresh = round.folds;
+  }
+
+  find_rates(tally.senders());
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    for (const auto& [resource, share] : through[i]) {
+      const auto r = static_cast<size_t>(resource);
+      const Routes::Resource& of = site.routes.resources()[r];
+      if (of.kind != Routes::Kind::kMemory) {
+        steps_[i].short_wire = std::max(steps_[i].short_wire, share / of.rate);
+      }
+      if (share / rates_[r] <= steps_[i].wire) continue;
+      steps_[i].wire = share / rates_[r];
+      const bool bursts = Routes::is_network(of.kind);
+      steps_[i].at_once = bursts ? site.members.burst / rates_[r] : 0;
+    }
+  }
+  for (size_t i = 0; i < rates_.size(); ++i) {
+    wire_ = std::max(wire_, resource_bytes_[i] / rates_[i]);
+    const Routes::Resource& resource = site.routes.resources()[i];
+    if (resource.kind == Routes::Kind::kMemory) continue;
+    short_wire_ = std::max(short_wire_, resource_bytes_[i] / resource.rate);
+  }
+  machine_time_.resize(site.machines.all().size());
+  for (size_t r = 0; r < ranks; ++r) {
+    busiest_.fixed = std::max(busiest_.fixed, of_rank[r].fixed);
+    busiest_.per_byte = std::max(busiest_.per_byte, of_rank[r].per_byte);
+    const size_t machine = site.machines.of(static_cast<int>(r));
+    const auto share = 1.0 / site.machines.all()[machine].cores;
+    machine_time_[machine] += {of_rank[r].fixed * share, of_rank[r].per_byte * share};
+    if (span_of[r].first != kNever) spans_.push_back(span_of[r]);
+  }
+  for (const Time& time : machine_time_) {
+    busiest_.fixed = std::max(busiest_.fixed, time.fixed);
+    busiest_.per_byte = std::max(busiest_.per_byte, time.per_byte);
+  }
+  std::ranges::sort(spans_);
+  spans_.erase(std::unique(spans_.begin(), spans_.end()), spans_.end());
+  if (ranks > 0) {
+    scratch_blocks_ = static_cast<size_t>(*std::ranges::max_element(scratch));
+    shared_stages_ = static_cast<size_t>(*std::ranges::max_element(stages));
+  }
+  if (schedule.scratch_blocks() >= 0) {
+    scratch_blocks_ = static_cast<size_t>(schedule.scratch_blocks());
+  }
+  scratch_blocks_ += static_cast<size_t>(schedule.coding_blocks());
+}
+
+// Memory is no wire: what it takes is the time of the cores that copy.
+void CostModel::find_rates(const std::vector<int>& senders) {
+  const auto& resources = site_.routes.resources();
+  for (size_t i = 0; i < resources.size(); ++i) {
+    const bool is_ingress = resources[i].kind == Routes::Kind::kIngress;
+    const bool is_memory = resources[i].kind == Routes::Kind::kMemory;
+    rates_.push_back(is_memory
+                         ? std::numeric_limits<double>::infinity()
+                         : resources[i].rate * (is_ingress ? model::incast_share(senders[i]) : 1));
+    if (is_ingress && senders[i] > 1) {
+      incast_rate_ = std::min(incast_rate_, resources[i].rate / senders[i]);
+    }
+  }
+}
+
+CostModel::Time CostModel::send(const Round& round, int rank, const Tally::Rank& it,
+                                const CodingCost::Message& message, bool is_fresh) const {
+  const Fabric& fabric = site_.members;
+  Time time;
+  time.fixed =
+      fabric.network.overhead * it.messages_out_far + fabric.memory.overhead * it.messages_out_near;
+  time.per_byte = it.staged / rate_or_unlimited(fabric.copy_rate_of(rank)) *
+                  (is_fresh && round.contributions > 1 ? model::kFoldedShare : 1);
+  if (is_fresh) time.per_byte += it.encoded / message.encode_rate;
+  // Contributions that leave as they are take the residual along.
+  if (schedule_.edges() != Edges::kNone && steps_.empty()) {
+    time.per_byte += it.exact / rate_or_unlimited(fabric.reduce_rate_of(rank));
+  }
+  return time;
+}
+
+CostModel::Time CostModel::receive(const Round& round, int rank, const Tally::Rank& it,
+                                   const CodingCost::Message& message) const {
+  const Fabric& fabric = site_.members;
+  Time time;
+  time.fixed =
+      fabric.network.overhead * it.messages_in_far + fabric.memory.overhead * it.messages_in_near;
+  if (round.folds) return time;
+  time.per_byte =
+      it.in_coded / message.decode_rate + it.in_near / rate_or_unlimited(fabric.copy_rate_of(rank));
+  return time;
+}
+
+CostModel::Time CostModel::fold(int rank, const Tally::Rank& it,
+                                const CodingCost::Message& message) const {
+  const double pass = 1 / rate_or_unlimited(site_.members.reduce_rate_of(rank)) / model::kPasses;
+  // Decoding the first operand writes the sum.
+  const double own = (it.in_coded > 0 ? 1 : 2) * it.parts_in_share;
+  return {0, (it.in + own) * pass + it.in_coded / message.decode_rate};
+}
+
+double CostModel::selection(const SimulatedCall& call) const {
+  if (schedule_.edges() == Edges::kNone) return 0;
+  const int inputs =
+      schedule_.collective() == Collective::kReduceScatter ? schedule_.world_size() : 1;
+  return static_cast<double>(call.bytes) * inputs / coding_.select_rate *
+         site_.machines.most_turns();
+}
+
+double CostModel::seconds(const Step& step, double slice) const {
+  // Of a slice of a few elements most parts are empty, and so are their messages.
+  const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
+  const double arrivals = std::max(step.least_arrivals, step.arrivals * filled);
+  const double departures = std::max(step.least_departures, step.departures * filled);
+  const auto core = [&](const Time& time, double share) {
+    return time.fixed * share + time.per_byte * slice;
+  };
+  const double out = core(step.out, departures / step.departures);
+  const double in = core(step.in, arrivals / step.arrivals);
+  const double both = std::min(
+      out + in, core(step.both, std::max(departures / step.departures, arrivals / step.arrivals)));
+  const double cpu = std::max({both, out + in / arrivals, out / departures + in});
+  const double seconds_a_byte = is_long(step.longest_far, slice) ? step.wire : step.short_wire;
+  const double wire = std::max(0.0, seconds_a_byte * slice - step.at_once);
+  const bool is_offered = step.longest_far * slice > model::kEagerBytes;
+  const double latency =
+      step.turns * step.latency * step.alpha * (is_offered ? 1 + 2 * step.far : 1);
+  return step.repeats *
+         (latency + std::max(wire, cpu) + std::min(wire, cpu) / arrivals + step.fold.at(slice));
+}
+
+bool CostModel::is_long(double share, double slice) const {
+  return share * slice > model::kShortBytes;
+}
+
+double CostModel::wire_seconds(double slice) const {
+  return is_long(longest_far_, slice) ? wire_ : short_wire_;
+}
+
+double CostModel::seconds(const SimulatedCall& call) const {
+  const auto slice = static_cast<double>(std::min(call.slice_bytes, call.bytes));
+  return std::max(seconds_after_pause(call), wire_seconds(slice) * static_cast<double>(call.bytes));
+}
+
+double CostModel::seconds_after_pause(const SimulatedCall& call) const {
+  const auto bytes = static_cast<double>(std::max<size_t>(call.bytes, 1));
+  const double slice = std::min(static_cast<double>(std::max<size_t>(call.slice_bytes, 1)), bytes);
+  std::vector<double> begin{0};  // of each step
+  for (const Step& step : steps_) begin.push_back(begin.back() + seconds(step, slice));
+  double longest = 0;
+  for (const auto& [first, last] : spans_)
+    longest = std::max(longest, begin[last + 1] - begin[first]);
+  const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
+  const double each =
+      std::max({wire_seconds(slice) * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
+                longest / std::max(call.window, 1)});
+  return begin.back() + (bytes / slice - 1) * each + selection(call);
+}
+
+Prediction CostModel::predict(const SimulatedCall& call) const {
+  Prediction prediction;
+  prediction.seconds = seconds(call);
+  prediction.seconds_after_pause = seconds_after_pause(call);
+  const auto bytes = static_cast<double>(call.bytes);
+  const double slice = std::min(static_cast<double>(call.slice_bytes), bytes);
+  SimulatedCall one = call;
+  one.bytes = std::min(call.bytes, call.slice_bytes);
+  prediction.first_slice_seconds = seconds(one);
+  for (size_t i = 0; i < resource_bytes_.size(); ++i) {
+    if (resource_bytes_[i] <= 0) continue;
+    const Routes::Resource& of = site_.routes.resources()[i];
+    // At the rate that the time itself was computed with.
+    const bool is_short = of.kind != Routes::Kind::kMemory && !is_long(longest_far_, slice);
+    prediction.loads.push_back({of.name, resource_bytes_[i] * bytes,
+                                resource_bytes_[i] * bytes / (is_short ? of.rate : rates_[i])});
+  }
+  const double slices =
+      std::max(1.0, bytes / static_cast<double>(std::max<size_t>(call.slice_bytes, 1)));
+  // Of a slice of a few elements most parts are empty: nobody sends or receives them.
+  const double filled = std::min(1.0, std::max(slice, 1.0) / model::kElementBytes / parts_);
+  for (size_t i = 0; i < machine_time_.size(); ++i) {
+    const double busy =
+        machine_time_[i].fixed * slices * filled + machine_time_[i].per_byte * bytes;
+    if (busy > 0) prediction.loads.push_back({"cores " + site_.machines.all()[i].name, 0, busy});
+  }
+  const auto busiest = std::ranges::max_element(prediction.loads, {}, &Prediction::Load::busy);
+  if (busiest != prediction.loads.end()) {
+    prediction.bottleneck = static_cast<int>(busiest - prediction.loads.begin());
+  }
+  return prediction;
+}
+
+}  // namespace q7x2

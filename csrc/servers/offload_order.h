@@ -1,0 +1,56 @@
+// OffloadOrder: what rank 0 tells the servers of a server group (servers/server_group.h) about the
+// next call.
+//
+// An order is one message of fixed length. Servers take the orders in the order of the calls, so
+// all members number the server group's collectives alike. On the wire between processes of one
+// build: the peer infos of the server group refuse others.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "executor/collective/collective_call.h"
+#include "executor/sparse/sparse_call.h"
+#include "plan/choose/planner.h"
+#include "transport/group/group.h"
+#include "transport/run/task.h"
+
+namespace q7x2 {
+
+/// A call as a server must know it: it has no tensor of its own.
+struct PlannedOrder {
+  CollectiveCall call;  ///< its regions have a length, and no memory
+  Proposal choice;
+};
+
+/// An all-reduce of blocks, which servers own.
+struct SparseOrder {
+  SparseCall call;        ///< its rows are on the ranks
+  bool is_wanted = true;  ///< else the servers leave it to the ranks
+};
+
+/// The Fabric by which calls are served from here on.
+struct FabricOrder {
+  std::string json;
+};
+
+struct OffloadOrder {
+  std::variant<PlannedOrder, SparseOrder, FabricOrder> what;
+  std::chrono::milliseconds timeout{0};  ///< of a call
+};
+
+/// Rank 0: sends an order to every server, without waiting. `ranks`: the members from there on are
+/// servers.
+void send_order(const std::shared_ptr<Group>& servers, int ranks, const OffloadOrder& order);
+
+/// A server: waits for rank 0's next order, however long that takes. Throws the server group's
+/// error, and Error(kMismatch) for bytes that are no order.
+OffloadOrder receive_order(const std::shared_ptr<Group>& servers, int ranks);
+
+}  // namespace q7x2

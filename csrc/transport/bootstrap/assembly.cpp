@@ -1,0 +1,392 @@
+#include "transport/bootstrap/assembly.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/digest.h"
+#include "base/process.h"
+#include "transport/bootstrap/peer_address.h"
+#include "transport/bootstrap/published.h"
+#include "transport/peer/admission_request.h"
+#include "transport/run/runtime.h"
+#include "transport/ucx/tag.h"
+
+namespace q7x2 {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a wait sleeps between looks: at first, and after a while.
+constexpr milliseconds kNap{1};
+constexpr milliseconds kSoon{1000};
+constexpr milliseconds kSlice{20};
+
+uint64_t digest_of(const std::vector<PeerInfo>& members) {
+  Digest digest;
+  for (const PeerInfo& member : members) {
+    digest.add(member.process);
+  }
+  return digest.value();
+}
+
+int own_rank(uint64_t process, const Assembly::Options& options) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, options.title + ": " + why);
+  };
+  if (options.members.size() > static_cast<size_t>(tag::kMaxRanks)) {
+    refuse("a group has at most " + std::to_string(tag::kMaxRanks) + " ranks");
+  }
+  std::set<uint64_t> seen;
+  int own = -1;
+  for (size_t i = 0; i < options.members.size(); ++i) {
+    if (!seen.insert(options.members[i].process).second) {
+      refuse("the list names " + describe_process(options.members[i]) + " twice");
+    }
+    if (options.members[i].process == process) {
+      own = static_cast<int>(i);
+    }
+  }
+  if (own < 0) {
+    refuse("the list does not name this process");
+  }
+  return own;
+}
+
+}  // namespace
+
+Assembly::Assembly(Runtime& runtime, Options options)
+    : runtime_(runtime),
+      options_(std::move(options)),
+      deadline_(Clock::now() + options_.timeout),
+      rank_(own_rank(runtime.process(), options_)),
+      rounds_(rank_, size()) {
+  runtime_.enter();
+  stamp_.key = options_.scope + '\n' + options_.uuid;
+  stamp_.peer_info = options_.members[static_cast<size_t>(rank_)].encode();
+  stamp_.process = runtime_.process();
+  stamp_.list = digest_of(options_.members);
+  answer_ = message(AssemblyKind::kRefusal);
+  answer_.code = ErrorCode::kInvalidArgument;
+  answer_.text = options_.title + ": the uuid was already used by " +
+                 describe_process(options_.members[static_cast<size_t>(rank_)]);
+  Locked locked(runtime_.lock());
+  if (!runtime_.assemblies().begin(locked, stamp_, inbox_)) {
+    throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
+  }
+  runtime_.peers().admit(locked, options_.members,
+                         options_.members[static_cast<size_t>(rank_)].host_key);
+}
+
+bool Assembly::is_of_this_host(const PeerInfo& member) const {
+  return member.host_key == options_.members[static_cast<size_t>(rank_)].host_key;
+}
+
+void Assembly::ask_to_be_admitted(const Check& check) {
+  if (std::exchange(has_asked_, true)) return;
+  std::vector<Heartbeat::Target> targets;
+  {
+    Locked locked(runtime_.lock());
+    for (const int each : neighbours()) {
+      const PeerInfo& member = options_.members[static_cast<size_t>(each)];
+      const auto target = runtime_.peers().port_to_ask(locked, member, is_of_this_host(member));
+      if (target) targets.push_back(*target);
+    }
+  }
+  AdmissionRequests requests(stamp_.process, targets, Clock::now());
+  while (!requests.look(Clock::now()) && Clock::now() < deadline_) {
+    runtime_.drive();
+    look_around(check);
+    inbox_.wait(kNap);
+  }
+}
+
+Assembly::~Assembly() {
+  if (runtime_.forked()) {
+    return;
+  }
+  fail(error(ErrorCode::kAborted, describe(rank_) + " gave up", rank_));
+  std::vector<uint64_t> heard;
+  for (int round = 0; round < rounds_.rounds(); ++round) {
+    heard.push_back(options_.members[static_cast<size_t>(rounds_.from(round))].process);
+  }
+  std::optional<AssemblyMessage> decision;
+  if (answer_.kind == AssemblyKind::kFailure) {
+    decision = answer_;
+  } else if (!is_in_doubt_) {
+    decision = message(AssemblyKind::kCommit);
+  }
+  Locked locked(runtime_.lock());
+  runtime_.assemblies().end(locked, std::move(heard), answer_, std::move(decision));
+}
+
+// ------------------------------------------------------------------------------------- exchange
+
+std::vector<std::string> Assembly::exchange(const std::string& what, const std::string& mine,
+                                            const Check& check, const Prepare&) {
+  ask_to_be_admitted(check);
+  std::vector<std::string> all(options_.members.size());
+  const JobSecret& secret = runtime_.secret();
+  const Seat seat{rank_, size(), options_.title, stamp_.key};
+  all[static_cast<size_t>(rank_)] = publish(secret, what, seat, mine);
+  for (int k = 0; k < rounds_.rounds(); ++k) {
+    const Round round{what, k};
+    AssemblyMessage pieces = message(AssemblyKind::kPieces, round);
+    pieces.members = options_.list;
+    std::vector<std::string> known;
+    for (int i = 0; i < rounds_.pieces(k); ++i) {
+      known.push_back(all[static_cast<size_t>(rounds_.owner(rank_, i))]);
+    }
+    pieces.body = pack_pieces(known);
+    const std::string bytes = pieces.encode();
+    {
+      Locked locked(runtime_.lock());
+      runtime_.assemblies().keep(locked, stamp_.key, what, k, bytes);
+    }
+    send(rounds_.to(k), bytes);
+
+    const int from = rounds_.from(k);
+    std::vector<std::string> theirs = unpack_pieces(receive(round, from, check), rounds_.pieces(k));
+    for (int i = 0; i < rounds_.pieces(k); ++i) {
+      all[static_cast<size_t>(rounds_.owner(from, i))] = std::move(theirs[static_cast<size_t>(i)]);
+    }
+  }
+  return read_all_published(secret, what, seat, all);
+}
+
+std::string Assembly::receive(const Round& round, int from, const Check& check) {
+  const uint64_t process = options_.members[static_cast<size_t>(from)].process;
+  const auto began = Clock::now();
+  auto next_ask = Clock::now() + kAskPeriod;
+  awaited_ = round;
+  culprit_ = from;
+  for (;;) {
+    runtime_.drive();
+    read();
+    if (const auto found = arrived_[round].find(process); found != arrived_[round].end()) {
+      Locked locked(runtime_.lock());
+      runtime_.assemblies().set_waiting(locked, stamp_.key, -1);
+      return std::move(found->second);
+    }
+    look_around(check);
+    if (Clock::now() >= deadline_) {
+      throw error(ErrorCode::kTimeout,
+                  "timed out after " + std::to_string(options_.timeout.count()) +
+                      " ms, waiting for " + describe(culprit_),
+                  culprit_);
+    }
+    watch(round, from);
+    if (Clock::now() >= next_ask) {
+      next_ask = Clock::now() + kAskPeriod;
+      ask(round, from);
+    }
+    inbox_.wait(Clock::now() - began < kSoon ? kNap : kSlice);
+  }
+}
+
+/// Sees whether the member that this one waits for is alive.
+void Assembly::watch(const Round& round, int from) {
+  bool broken = false;
+  {
+    Locked locked(runtime_.lock());
+    runtime_.assemblies().set_waiting(locked, stamp_.key, culprit_);
+    const Peer* const peer =
+        runtime_.peers().find(locked, options_.members[static_cast<size_t>(from)].process);
+    if (peer != nullptr && peer->is_shm_blocked) {
+      throw error(ErrorCode::kTransport,
+                  describe(from) + " no longer receives messages from other processes of its host",
+                  from);
+    }
+    if (peer == nullptr || !peer->life.is_dead()) {
+      return;
+    }
+    if (peer->has_ended || reopened_[from] >= kMostReopened) {
+      throw error(ErrorCode::kPeerFailed, describe(from) + " failed: " + peer->life.reason(), from);
+    }
+    broken = true;
+  }
+  if (broken) {
+    ++reopened_[from];
+    ask(round, from);
+  }
+}
+
+void Assembly::wait_for(const std::function<int()>& missing, const Check& check) {
+  for (int member = missing(); member >= 0; member = missing()) {
+    runtime_.drive();
+    read();
+    look_around(check);
+    if (Clock::now() >= deadline_) {
+      throw error(ErrorCode::kTimeout,
+                  "timed out after " + std::to_string(options_.timeout.count()) +
+                      " ms, waiting for the memory of " + describe(member),
+                  member);
+    }
+    inbox_.wait(kNap);
+  }
+}
+
+bool Assembly::shares_host() const {
+  const std::string& host = options_.members[static_cast<size_t>(rank_)].host_key;
+  return std::ranges::count(options_.members, host, &PeerInfo::host_key) > 1;
+}
+
+void Assembly::look_around(const Check& check) {
+  block_at_exit();
+  if (runtime_.queue().is_blocked() && shares_host()) {
+    throw error(ErrorCode::kTransport, runtime_.queue().error().what());
+  }
+  check();
+  options_.check_interrupt();
+}
+
+// -------------------------------------------------------------------------------- what has come
+
+void Assembly::read() {
+  for (const AssemblyMessage& message : inbox_.take()) {
+    take(message);
+  }
+}
+
+void Assembly::take(const AssemblyMessage& message) {
+  const bool same_list = message.list == stamp_.list;
+  const bool is_member = message.subject >= 0 && message.subject < size();
+  switch (message.kind) {
+    case AssemblyKind::kPieces:
+      if (!same_list) {
+        refuse_list(message);
+      }
+      if (is_partner(message)) {
+        arrived_[{message.exchange, message.round}][message.process] = message.body;
+      }
+      return;
+    case AssemblyKind::kWaiting:
+      // It speaks for the member that it waits for, if it knows one.
+      if (same_list && is_member && awaited_ == Round(message.exchange, message.round)) {
+        culprit_ = message.subject;
+      }
+      return;
+    case AssemblyKind::kRefusal:
+    case AssemblyKind::kFailure:
+      throw Error(message.code, message.text, same_list && is_member ? message.subject : -1);
+    case AssemblyKind::kReady:
+    case AssemblyKind::kAskReady:
+    case AssemblyKind::kCommit:
+      if (same_list) hear(message);
+      return;
+    case AssemblyKind::kAsk:
+      return;  // the table has answered
+  }
+}
+
+/// Whether it comes from the member that sends to this one in its round.
+bool Assembly::is_partner(const AssemblyMessage& message) const {
+  if (message.round >= rounds_.rounds()) {
+    return false;
+  }
+  const auto from = static_cast<size_t>(rounds_.from(message.round));
+  return options_.members[from].process == message.process;
+}
+
+void Assembly::refuse_list(const AssemblyMessage& message) {
+  std::string who = "another process";
+  try {
+    strangers_.push_back(PeerInfo::decode(message.peer_info));
+    who = describe_process(strangers_.back());
+  } catch (const Error&) {
+    // It cannot be told.
+  }
+  throw error(ErrorCode::kMismatch,
+              "the members were given different lists: " +
+                  describe_process(options_.members[static_cast<size_t>(rank_)]) + " has " +
+                  options_.list + ", " + who + " has " + message.members);
+}
+
+// --------------------------------------------------------------------------------- what is sent
+
+AssemblyMessage Assembly::message(AssemblyKind kind, const Round& round) const {
+  AssemblyMessage message = stamp_;
+  message.kind = kind;
+  message.exchange = round.first;
+  message.round = round.second;
+  return message;
+}
+
+void Assembly::send(int member, std::string_view message) {
+  Locked locked(runtime_.lock());
+  runtime_.assemblies().send(locked, options_.members[static_cast<size_t>(member)], message);
+}
+
+void Assembly::ask(const Round& round, int member) {
+  send(member, message(AssemblyKind::kAsk, round).encode());
+}
+
+void Assembly::run(const std::function<void()>& make,
+                   const std::function<void(const Error&)>& abort) {
+  const auto tell = [&](const Error& error) {
+    fail(error);
+    abort(error);
+  };
+  try {
+    make();
+    agree();
+  } catch (const Error& error) {
+    tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
+    throw;
+  }
+  finish();
+}
+
+void Assembly::fail(const Error& failure) noexcept {
+  if (std::exchange(finished_, true) || is_in_doubt_) {
+    return;
+  }
+  try {
+    answer_ = message(AssemblyKind::kFailure);
+    answer_.code = failure.code();
+    answer_.subject = failure.rank();
+    answer_.text = failure.what();
+    const std::string told = answer_.encode();
+    // The leader decides for all; what others say is passed on.
+    const bool decides = has_voted_ && leader_ == rank_;
+    for (int member = 0; decides && member < size(); ++member) {
+      if (member != rank_ && !gone_.contains(member)) send(member, told);
+    }
+    for (const int member : decides ? std::vector<int>{} : neighbours()) {
+      send(member, told);
+    }
+    Locked locked(runtime_.lock());
+    for (const PeerInfo& stranger : strangers_) {
+      runtime_.assemblies().send(locked, stranger, told);
+    }
+  } catch (const std::exception&) {
+    // The others have deadlines.
+  }
+}
+
+/// The members that this one exchanges messages with.
+std::vector<int> Assembly::neighbours() const {
+  std::set<int> members;
+  for (int round = 0; round < rounds_.rounds(); ++round) {
+    members.insert(rounds_.to(round));
+    members.insert(rounds_.from(round));
+  }
+  members.erase(rank_);
+  return {members.begin(), members.end()};
+}
+
+std::string Assembly::describe(int member) const {
+  return options_.describe
+             ? options_.describe(member)
+             : "rank " + std::to_string(member) + " (" +
+                   describe_process(options_.members[static_cast<size_t>(member)]) + ")";
+}
+
+Error Assembly::error(ErrorCode code, const std::string& text, int member) const {
+  return Error(code, options_.title + ": " + text, member);
+}
+
+}  // namespace q7x2

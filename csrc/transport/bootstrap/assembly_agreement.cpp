@@ -1,0 +1,147 @@
+// The agreement at the end of an assembly: all survivors have the group, or none has it.
+//
+//   member 1   made --ready-->  leader 0  (all are ready)  --commit--> 1, 2
+//   member 2   made --ready-->
+//
+// - A member votes when it has made its part. Before that it may fail by itself, which it tells.
+//   After that it does what the leader decides. The leader is the first member that is alive.
+// - The leader commits when all have voted. If one dies before, nobody has the group.
+// - If the leader dies, the next one asks all that are alive. If one of them has committed, all do.
+//   If not, nobody does: those that might have are dead. A member that has answered the new leader
+//   heeds the old one no more.
+// - A member that has ended its call still answers, by the table.
+//
+// That is two-phase commit whose coordinator is replaced. It needs no third phase, because a
+// process that commits and lives on can be asked (Bernstein, Hadzilacos and Goodman, "Concurrency
+// Control and Recovery in Database Systems", 1987, section 7.4), and because nobody minds what the
+// dead have decided. It is as good as the news of deaths: if two processes that live take each
+// other for dead, because no packet gets through, they may end differently.
+#include <algorithm>
+
+#include "base/process.h"
+#include "transport/bootstrap/assembly.h"
+#include "transport/run/runtime.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr std::chrono::milliseconds kNap{1};
+
+}  // namespace
+
+void Assembly::agree() {
+  has_voted_ = true;
+  auto next_word = Clock::now() + (rank_ == leader_ ? kAskPeriod : std::chrono::milliseconds(0));
+  for (;;) {
+    runtime_.drive();
+    read();
+    if (is_committed_) return;
+    if (const int leader = first_alive(); leader > leader_) {
+      leader_ = leader;
+      next_word = Clock::now();
+    }
+    if (leader_ == rank_ && lead()) return;
+    if (Clock::now() >= next_word) {
+      next_word = Clock::now() + kAskPeriod;
+      if (leader_ == rank_) {
+        ask_for_votes();
+      } else {
+        send(leader_, message(AssemblyKind::kReady).encode());
+      }
+    }
+    try {
+      look_around([] {});
+      if (Clock::now() >= deadline_) {
+        int missing = leader_;
+        while (leader_ == rank_ &&
+               (missing == rank_ || ready_.contains(missing) || gone_.contains(missing))) {
+          missing = (missing + 1) % size();
+        }
+        throw error(ErrorCode::kTimeout,
+                    "timed out after " + std::to_string(options_.timeout.count()) +
+                        " ms, waiting for " + describe(missing),
+                    missing);
+      }
+    } catch (...) {
+      is_in_doubt_ = leader_ != rank_;
+      throw;
+    }
+    inbox_.wait(kNap);
+  }
+}
+
+/// True: all have the group. Throws if nobody does.
+bool Assembly::lead() {
+  bool is_complete = true;
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank_ && !is_gone(member)) is_complete &= ready_.contains(member);
+  }
+  // The first leader decides alone. Its successor must know that nobody has committed.
+  if (!gone_.empty() && (is_complete || rank_ == 0)) throw gone_.begin()->second;
+  if (!is_complete) return false;
+  const std::string commit = message(AssemblyKind::kCommit).encode();
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank_) send(member, commit);
+  }
+  return true;
+}
+
+void Assembly::ask_for_votes() {
+  const std::string question = message(AssemblyKind::kAskReady).encode();
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank_ && !ready_.contains(member) && !gone_.contains(member)) {
+      send(member, question);
+    }
+  }
+}
+
+void Assembly::hear(const AssemblyMessage& message) {
+  const std::optional<int> member = member_of(message.process);
+  if (!member) return;
+  if (message.kind == AssemblyKind::kReady) {
+    ready_.insert(*member);
+  } else if (message.kind == AssemblyKind::kCommit) {
+    if (*member >= leader_) {
+      is_committed_ = true;
+      leader_ = *member;
+    }
+  } else {
+    leader_ = std::max(leader_, *member);
+    if (has_voted_ && leader_ == *member) {
+      send(*member, this->message(AssemblyKind::kReady).encode());
+    }
+  }
+}
+
+int Assembly::first_alive() {
+  int member = 0;
+  while (member != rank_ && is_gone(member)) ++member;
+  return member;
+}
+
+/// Whether it is dead. If only its connection broke, it is opened again.
+bool Assembly::is_gone(int member) {
+  if (gone_.contains(member)) return true;
+  {
+    Locked locked(runtime_.lock());
+    const Peer* const peer =
+        runtime_.peers().find(locked, options_.members[static_cast<size_t>(member)].process);
+    if (peer == nullptr || !peer->life.is_dead()) return false;
+    if (peer->has_ended || peer->is_shm_blocked || reopened_[member] >= kMostReopened) {
+      gone_.emplace(member, error(ErrorCode::kPeerFailed,
+                                  describe(member) + " failed: " + peer->life.reason(), member));
+      return true;
+    }
+    ++reopened_[member];
+  }
+  send(member, message(leader_ == rank_ ? AssemblyKind::kAskReady : AssemblyKind::kReady).encode());
+  return false;
+}
+
+std::optional<int> Assembly::member_of(uint64_t process) const {
+  const auto found = std::ranges::find(options_.members, process, &PeerInfo::process);
+  if (found == options_.members.end()) return std::nullopt;
+  return static_cast<int>(found - options_.members.begin());
+}
+
+}  // namespace q7x2

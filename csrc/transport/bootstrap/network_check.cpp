@@ -1,0 +1,56 @@
+#include "transport/bootstrap/network_check.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "base/error.h"
+#include "transport/bootstrap/peer_address.h"
+#include "transport/net/interface_names.h"
+#include "transport/peer/reach.h"
+#include "transport/ucx/ucx.h"
+
+namespace q7x2 {
+namespace {
+
+/// Beginnings of the names of UCX's transports that stay within a host.
+constexpr std::array<std::string_view, 11> kLocal{
+    "posix", "sysv", "self", "loopback", "cma", "knem", "xpmem", "cuda_", "gdr_", "rocm_", "ze_"};
+
+bool is_local(std::string_view transport) {
+  return std::ranges::any_of(kLocal, [&](auto local) { return transport.starts_with(local); });
+}
+
+}  // namespace
+
+bool has_network(std::string_view transports) {
+  std::istringstream list{std::string(transports)};
+  for (std::string name; std::getline(list >> std::ws, name, ',');) {
+    if (!is_local(name)) return true;
+  }
+  return false;
+}
+
+void refuse_without_network(const std::vector<PeerInfo>& peer_infos, int rank,
+                            const std::string& group) {
+  for (size_t r = 0; r < peer_infos.size(); ++r) {
+    const PeerInfo& peer_info = peer_infos[r];
+    if (has_network(peer_info.transports)) continue;
+    const bool needs_one = std::ranges::any_of(peer_infos, [&](const PeerInfo& other) {
+      return &other != &peer_info && !talk_through_memory(peer_info, other);
+    });
+    if (!needs_one) continue;
+    const bool is_own = static_cast<int>(r) == rank;
+    throw Error(
+        ErrorCode::kTransport,
+        "group '" + group + "': rank " + std::to_string(r) + " (" + describe_process(peer_info) +
+            ") has no network to the ranks that it shares no memory with. Its UCX may use " +
+            peer_info.transports + ": " +
+            (is_own ? why_no_network(configured_transports())
+                    : "its own message says what UCX_NET_DEVICES and UCX_TLS allow there, "
+                      "and which interfaces there are"),
+        static_cast<int>(r));
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,45 @@
+// What the ranks of a rendezvous write in the store.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace q7x2 {
+
+/// What a rank publishes when it joins: its peer info, or why it cannot make the group.
+struct JoinRecord {
+  std::string nonce;  ///< tells its process from others of the same rank
+  int size = 0;       ///< the world size that it was told
+  std::optional<Error> failure;
+  std::string peer_info;
+
+  std::string encode() const;
+  /// Throws Error(kMismatch) where `bytes` is something else.
+  static JoinRecord decode(const std::string& bytes);
+};
+
+/// What several ranks publish, as one text: a sequence of entries.
+std::string encode_entry(int rank, const std::string& bytes);
+/// What each of ranks 0 ... size - 1 has published. Throws Error(kMismatch) where one is missing or
+/// there are others.
+std::vector<std::string> decode_bundle(std::string_view bundle, int size);
+/// The entries of any ranks, which must be records. Throws Error(kMismatch).
+std::map<int, JoinRecord> records_of(std::string_view bundle);
+
+/// Compressed: the peer infos of a group are much alike, and every rank reads them all.
+std::string pack(const std::string& bytes);
+/// Throws Error(kMismatch) where `packed` is something else.
+std::string unpack(const std::string& packed);
+
+std::string encode_failure(const Error& failure);
+/// Throws Error(kMismatch) where `bytes` is something else.
+Error decode_failure(const std::string& bytes);
+/// Throws Error(kMismatch): the store holds something else than q7x2 writes.
+[[noreturn]] void refuse_bytes();
+
+}  // namespace q7x2

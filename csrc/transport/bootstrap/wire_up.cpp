@@ -1,0 +1,399 @@
+#include "transport/bootstrap/wire_up.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "fabric/host.h"
+#include "transport/bootstrap/expecting_others.h"
+#include "transport/bootstrap/forked_ucx.h"
+#include "transport/bootstrap/known_breaks.h"
+#include "transport/bootstrap/network_check.h"
+#include "transport/bootstrap/peer_address.h"
+#include "transport/group/group.h"
+#include "transport/group/group_facts.h"
+#include "transport/run/runtime.h"
+#include "transport/ucx/tag.h"
+
+namespace q7x2 {
+namespace {
+
+/// Whether ranks that could share memory have none yet. All ranks of the group say the same.
+bool memory_comes_late(const Membership& members) {
+  struct Host {
+    size_t ranks = 0;
+    bool lacks = false;
+  };
+  std::map<std::string_view, Host> hosts;
+  for (int r = 0; r < members.world_size(); ++r) {
+    Host& host = hosts[members.peer_info(r).host_key];
+    ++host.ranks;
+    host.lacks |= members.peer_info(r).memory.empty();
+  }
+  return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
+    const Host& host = each.second;
+    return host.lacks && host.ranks > 1 && host.ranks <= ShmChannel::kMaxMembers;
+  });
+}
+
+/// Whether a connection between two of them broke, and one of the two does not know it yet. All
+/// ranks say the same.
+bool tells_of_breaks(const std::vector<PeerInfo>& peer_infos) {
+  std::unordered_map<uint64_t, const PeerInfo*> by_process;
+  for (const PeerInfo& peer_info : peer_infos) {
+    by_process[peer_info.process] = &peer_info;
+  }
+  return std::any_of(peer_infos.begin(), peer_infos.end(), [&](const PeerInfo& peer_info) {
+    return std::any_of(
+        peer_info.renewed.begin(), peer_info.renewed.end(), [&](const auto& connection) {
+          const auto other = by_process.find(connection.process);
+          return other != by_process.end() &&
+                 other->second->connection(peer_info.process).incarnation < connection.incarnation;
+        });
+  });
+}
+
+bool is_shareable(const Membership& members) {
+  const size_t count = members.host_ranks().size();
+  return count > 1 && count <= ShmChannel::kMaxMembers;
+}
+
+void destroy(Group* group) {
+  // The memory that it maps and its connections are the parent's.
+  if (!group->runtime().forked()) delete group;
+}
+
+}  // namespace
+
+WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& name,
+               const Exchange& exchange, const Await& await)
+    : runtime_(runtime),
+      rank_(rank),
+      world_size_(world_size),
+      name_(name),
+      exchange_(exchange),
+      await_(await) {
+  if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
+                    " ranks and a rank among them; got rank " + std::to_string(rank) + " of " +
+                    std::to_string(world_size));
+  }
+}
+
+WireUp::~WireUp() {
+  if (runtime_.forked()) return;
+  Locked locked(runtime_.lock());
+  if (slot_ >= 0) runtime_.groups().close(locked, slot_, /*ended_late=*/true);
+  channel_.reset();  // keys of peers' memory are the worker's
+}
+
+std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
+                                   DevicePath device_path) {
+  const ExpectingOthers expecting(runtime_);  // its peer info goes out
+  mine_ = make_peer_info(algorithms, device_path);
+  const Prepare prepare = [this](const auto& all) { admit(all); };
+  std::vector<PeerInfo> peer_infos = verified(exchange_(
+      "peer_info", mine_.encode(), [] {}, prepare));
+  refuse_without_network(peer_infos, rank_, name_);
+  refuse_tcp_after_fork(peer_infos, rank_);
+  Membership members = meet(peer_infos);
+  renew_connections(members, std::move(peer_infos));
+  // Not under the lock, which it takes when it goes.
+  std::shared_ptr<Group> group(
+      new Group(runtime_, std::exchange(slot_, -1), std::move(members), begun_), destroy);
+  group->open();
+  try {
+    share_memory(*group);
+    find_private_links(*group);
+    log_group(*group);
+    if (eager) {
+      group->connect_all();
+    }
+  } catch (const std::exception& error) {
+    group->abort(group->failure_of(error));  // others may have it already
+    throw;
+  }
+  return group;
+}
+
+void WireUp::admit(const std::vector<std::string>& peer_infos) {
+  std::vector<PeerInfo> all;
+  try {
+    for (const std::string& bytes : peer_infos) all.push_back(PeerInfo::decode(bytes));
+  } catch (const Error&) {
+    return;  // all ranks say so when they verify the peer infos
+  }
+  Locked locked(runtime_.lock());
+  runtime_.peers().admit(locked, all, mine_.host_key);
+}
+
+// ---- peer infos
+
+PeerInfo WireUp::make_peer_info(const std::string& algorithms, DevicePath device_path) {
+  await_quiet(runtime_);
+  hear_of_breaks(runtime_);
+  PeerInfo peer_info = peer_info_of_process(runtime_);
+  {
+    Locked locked(runtime_.lock());
+    slot_ = runtime_.groups().reserve(locked);
+    peer_info.renewed = runtime_.peers().renew(locked);
+  }
+  peer_info.slot = static_cast<uint16_t>(slot_);
+  peer_info.world_size = static_cast<uint16_t>(world_size_);
+  peer_info.algorithms = algorithms;
+  peer_info.device_path = device_path;
+  // Before it is known whether anyone shares this host, since that spares an exchange.
+  if (world_size_ > 1 && ShmChannel::is_cheap(runtime_.reactor().context())) {
+    channel_ = new_channel(1);
+  }
+  if (channel_) {
+    peer_info.memory = channel_->key();
+  }
+  return peer_info;
+}
+
+std::vector<PeerInfo> WireUp::verified(const std::vector<std::string>& bytes) const {
+  if (bytes.size() != static_cast<size_t>(world_size_)) {
+    throw Error(ErrorCode::kMismatch, "group '" + name_ + "' of " + std::to_string(world_size_) +
+                                          " ranks got " + std::to_string(bytes.size()) +
+                                          " peer infos");
+  }
+  std::vector<PeerInfo> peer_infos;
+  peer_infos.reserve(bytes.size());
+  for (const std::string& peer_info : bytes) {
+    peer_infos.push_back(PeerInfo::decode(peer_info));
+    const PeerInfo& last = peer_infos.back();
+    if (last.world_size != world_size_ || last.slot >= tag::kMaxGroups) {
+      throw Error(ErrorCode::kMismatch, "rank " + std::to_string(peer_infos.size() - 1) +
+                                            " of group '" + name_ + "' was told a world size of " +
+                                            std::to_string(last.world_size) + ", this rank " +
+                                            std::to_string(world_size_));
+    }
+    if (const PeerInfo& first = peer_infos.front(); last.algorithms != first.algorithms) {
+      throw Error(
+          ErrorCode::kMismatch,
+          "ranks 0 and " + std::to_string(peer_infos.size() - 1) + " of group '" + name_ +
+              "' are confined to different algorithms, '" + first.algorithms + "' and '" +
+              last.algorithms +
+              "': Q7X2_ALGO and q7x2.Options(algorithms=...), and the files of Q7X2_PLAN, must be "
+              "the same on all ranks");
+    }
+  }
+  if (const PeerInfo& own = peer_infos[static_cast<size_t>(rank_)];
+      own.process != mine_.process || own.slot != mine_.slot) {
+    throw Error(ErrorCode::kMismatch,
+                "the peer info of rank " + std::to_string(rank_) + " in group '" + name_ +
+                    "' is another process's: two ranks " + std::to_string(rank_) + "?");
+  }
+  for (int r = 0; r < world_size_; ++r) {
+    if (r != rank_ && peer_infos[static_cast<size_t>(r)].process == mine_.process) {
+      throw Error(ErrorCode::kMismatch, "ranks " + std::to_string(rank_) + " and " +
+                                            std::to_string(r) + " of group '" + name_ +
+                                            "' are the same process");
+    }
+  }
+  return peer_infos;
+}
+
+Membership WireUp::meet(std::vector<PeerInfo> peer_infos) {
+  Locked locked(runtime_.lock());
+  std::vector<Peer*> peers;
+  for (int r = 0; r < world_size_; ++r) {
+    const PeerInfo& peer_info = peer_infos[static_cast<size_t>(r)];
+    if (r == rank_) {
+      peers.push_back(nullptr);
+      continue;
+    }
+    // Both ends know both peer infos, and so agree on the connection.
+    const uint32_t incarnation = std::max(mine_.connection(peer_info.process).incarnation,
+                                          peer_info.connection(mine_.process).incarnation);
+    peers.push_back(&runtime_.peers().meet(locked, peer_info, peer_info.host_key == mine_.host_key,
+                                           incarnation));
+  }
+  return {name_, rank_, std::move(peer_infos), std::move(peers)};
+}
+
+// UCX may let a connection take over the socket of one before it that it takes for open, and the
+// other end of one that this rank had not opened. So the former ones are closed at both ends before
+// the next ones are opened, and both ends have opened as many.
+void WireUp::renew_connections(const Membership& members, std::vector<PeerInfo> peer_infos) {
+  if (tells_of_breaks(peer_infos)) {
+    std::string closed;
+    {
+      Locked locked(runtime_.lock());
+      closed = encode_renewed(runtime_.peers().renew(locked));
+    }
+    const std::vector<std::string> all = exchange("closed", closed, [] {});
+    for (size_t r = 0; r < peer_infos.size(); ++r) {
+      peer_infos[r].renewed = decode_renewed(all[r]);
+    }
+    hear_of_breaks(runtime_);
+  }
+  Locked locked(runtime_.lock());
+  for (int r = 0; r < world_size_; ++r) {
+    renewed_.push_back(peer_infos[static_cast<size_t>(r)].connection(mine_.process));
+    if (r != rank_) {
+      runtime_.peers().catch_up(locked, members.peer(r), Wire::kShared, renewed_.back().opened);
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------- shared memory
+
+std::unique_ptr<ShmChannel> WireUp::new_channel(int members) {
+  try {
+    const Locked locked(runtime_.lock());
+    return std::make_unique<ShmChannel>(runtime_.reactor().context(), runtime_.process(), members);
+  } catch (const Error& error) {
+    no_channel_ = error.what();
+    return nullptr;
+  }
+}
+
+void WireUp::share_memory(Group& group) {
+  const Membership& members = group.membership();
+  const auto ranks = static_cast<int>(members.host_ranks().size());
+  if (ranks > usable_cpus()) {
+    runtime_.parking().set_crowded();
+  }
+  runtime_.jobs().allow_lanes(lanes_of_process(usable_cpus(), ranks));
+  const std::vector<std::string> keys = memory_keys(group);
+  if (is_shareable(members) && channel_) {
+    map_memory(group, keys);
+    return;
+  }
+  const std::string why =
+      is_shareable(members)
+          ? "this rank has no memory to share: " + no_channel_
+          : "at most " + std::to_string(ShmChannel::kMaxMembers) + " ranks of a host share memory";
+  for (const int r : members.host_ranks()) {
+    if (r != rank_) group.refuse_memory(r, why);
+  }
+}
+
+std::vector<std::string> WireUp::memory_keys(Group& group) {
+  const Membership& members = group.membership();
+  std::vector<std::string> keys;
+  for (int r = 0; r < world_size_; ++r) {
+    keys.push_back(members.peer_info(r).memory);
+  }
+  if (memory_comes_late(members)) {
+    std::string late;
+    if (is_shareable(members) && !channel_) {
+      channel_ = new_channel(static_cast<int>(members.host_ranks().size()));
+      late = channel_ ? channel_->key() : "";
+    }
+    const std::vector<std::string> all = exchange("memory", late, [&] { group.check(); });
+    for (size_t r = 0; r < keys.size(); ++r) {
+      if (keys[r].empty()) {
+        keys[r] = all[r];
+      }
+    }
+  }
+  return keys;
+}
+
+// That two ranks have the same host key says that they should be able to share memory; whether they
+// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
+// mapped a segment reads there whether its owner has mapped this rank's.
+void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
+  const Membership& members = group.membership();
+  const std::vector<int>& ranks = members.host_ranks();
+  const auto count = static_cast<int>(ranks.size());
+  const auto self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  ShmChannel& channel = *channel_;
+  channel.join(self, count);
+  for (int step = 1; step < count; ++step) {
+    // Each rank starts with its successor, so that no rank is called by all at once.
+    const int member = (self + step) % count;
+    const int rank = ranks[static_cast<size_t>(member)];
+    const std::string& key = keys[static_cast<size_t>(rank)];
+    if (key.empty()) {
+      group.refuse_memory(rank, members.describe(rank) + " has no memory to share");
+      continue;
+    }
+    try {
+      Locked locked(runtime_.lock());
+      // Without a hello: who maps this rank's memory connects to it as well.
+      if (runtime_.peers().connect(locked, members.peer(rank))) {
+        channel.map(member, members.peer(rank).shared.endpoint(), key,
+                    members.peer_info(rank).process);
+      }
+    } catch (const Error& error) {
+      // These two talk through UCX's transports.
+      group.refuse_memory(rank, error.what());
+    }
+    channel.tell(member);
+  }
+  int next = 0;
+  const auto missing = [&] {
+    while (next < count && (!channel.is_mapped(next) || channel.told_by(next))) {
+      ++next;
+    }
+    return next < count ? ranks[static_cast<size_t>(next)] : -1;
+  };
+  // Others of the group may wait for this rank by now.
+  await_(missing, [&] {
+    group.check();
+    group.set_awaited(missing());
+  });
+  group.set_awaited(-1);
+
+  Locked locked(runtime_.lock());
+  for (int member = 0; member < count; ++member) {
+    if (channel.is_mapped(member) && *channel.told_by(member)) {
+      channel.open(member);
+    } else if (member != self) {
+      const int rank = ranks[static_cast<size_t>(member)];
+      if (group.memory_refusal(rank).empty()) {
+        group.refuse_memory(rank, members.describe(rank) + " could not map this rank's memory");
+      }
+      group.greet(locked, rank);
+    }
+  }
+  group.share_memory(locked, std::move(channel_));
+}
+
+// -------------------------------------------------------------------------------- private links
+
+void WireUp::find_private_links(Group& group) {
+  const Membership& members = group.membership();
+  if (!members.has_private_networks()) {
+    return;
+  }
+  // One worker's address an interface, in the peer info's order.
+  const std::vector<Nic>& nics = mine_.rails;
+  std::vector<std::string> addresses(nics.size());
+  {
+    Locked locked(runtime_.lock());
+    for (int r = 0; r < world_size_; ++r) {
+      if (const auto network = members.private_network(rank_, r)) {
+        addresses[network->first] =
+            runtime_.reactor().private_worker(locked, nics[network->first]).address();
+      }
+    }
+  }
+  const std::vector<std::string> all =
+      exchange("rails", encode_list(addresses), [&] { group.check(); });
+  Locked locked(runtime_.lock());
+  for (int r = 0; r < world_size_; ++r) {
+    const auto network = members.private_network(rank_, r);
+    if (!network) {
+      continue;
+    }
+    const std::vector<std::string> theirs = decode_list(all[static_cast<size_t>(r)]);
+    Peer& peer = members.peer(r);
+    if (!peer.rail.exists() && network->second < theirs.size()) {
+      peer.rail = Link(runtime_.reactor().private_worker(locked, nics[network->first]),
+                       theirs[network->second]);
+      peer.rail_address = IpAddress::v4(members.peer_info(r).rails[network->second].address);
+      runtime_.peers().catch_up(locked, peer, Wire::kPrivate,
+                                renewed_[static_cast<size_t>(r)].opened_rail);
+    }
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,128 @@
+#include "transport/group/group_facts.h"
+
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "base/log.h"
+#include "transport/group/group.h"
+#include "transport/peer/peer_info.h"
+#include "transport/quirks/shared_memory_limits.h"
+
+namespace q7x2 {
+namespace {
+
+std::string hosts_text(const Membership& members) {
+  const auto hosts = ranks_by_host(members);
+  std::string text = std::to_string(members.world_size()) +
+                     (members.world_size() == 1 ? " rank on " : " ranks on ") +
+                     std::to_string(hosts.size()) + (hosts.size() == 1 ? " host: " : " hosts: ");
+  const char* separator = "";
+  for (const std::vector<int>& ranks : hosts) {
+    text += separator + members.peer_info(ranks.front()).hostname +
+            (ranks.size() == 1 ? " (rank " : " (ranks ") + ranks_text(ranks) + ")";
+    separator = ", ";
+  }
+  return text;
+}
+
+// If UCX_TLS leaves out shared memory, that is what the user wants.
+bool wants_memory() {
+  const char* const tls = std::getenv("UCX_TLS");
+  return tls == nullptr || allows_transport(tls, "sysv") || allows_transport(tls, "posix");
+}
+
+// Of two ranks the lower one warns, unless the first rank of the host warns of both.
+void log_refusals(Group& group) {
+  const Membership& members = group.membership();
+  const int first = members.host_ranks().front();
+  const bool is_covered = group.rank() != first && !group.memory_refusal(first).empty();
+  std::map<std::string_view, std::vector<int>> ranks;  // by reason
+  for (const int r : members.host_ranks()) {
+    if (!group.memory_refusal(r).empty() && (r > group.rank() || is_covered)) {
+      ranks[group.memory_refusal(r)].push_back(r);
+    }
+  }
+  for (const auto& [reason, others] : ranks) {
+    const Level level = wants_memory() ? Level::kWarn : Level::kInfo;
+    log(is_covered ? Level::kDebug : level,
+        "group '" + group.name() + "': rank " + std::to_string(group.rank()) +
+            " shares no memory with rank" + (others.size() > 1 ? "s " : " ") + ranks_text(others) +
+            ", and uses UCX's transports: " + std::string(reason));
+  }
+}
+
+void log_transports(Group& group) {
+  for (int r = 0; r < group.world_size() && logs(Level::kDebug); ++r) {
+    const std::vector<std::string> transports = group.transports(r);
+    if (!transports.empty()) log_transports(group, r, transports);
+  }
+}
+
+void log_private_links(Group& group, Level level) {
+  for (int r = 0; r < group.world_size(); ++r) {
+    if (r == group.rank() || !group.has_private_link(group.rank(), r)) continue;
+    log(level, "group '" + group.name() + "': the hosts of rank " + std::to_string(group.rank()) +
+                   " and of rank " + std::to_string(r) + " have a private link");
+  }
+}
+
+}  // namespace
+
+std::vector<PeerFacts> peer_facts(Group& group) {
+  std::vector<PeerFacts> facts;
+  for (int r = 0; r < group.world_size(); ++r) {
+    if (r == group.rank()) continue;
+    facts.push_back({.rank = r,
+                     .same_host = group.same_host(r),
+                     .shares_memory = group.shares_memory(r),
+                     .memory_refusal = group.memory_refusal(r),
+                     .transports = group.transports(r),
+                     .has_private_link = group.has_private_link(group.rank(), r),
+                     .uses_private_link = group.wire(r) == Wire::kPrivate});
+  }
+  return facts;
+}
+
+std::vector<std::vector<int>> ranks_by_host(const Membership& members) {
+  std::vector<std::vector<int>> hosts;
+  std::map<std::string_view, size_t> known;
+  for (int r = 0; r < members.world_size(); ++r) {
+    const auto [host, is_new] = known.try_emplace(members.peer_info(r).host_key, hosts.size());
+    if (is_new) hosts.emplace_back();
+    hosts[host->second].push_back(r);
+  }
+  return hosts;
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (end - i > 1) text += "-" + std::to_string(ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+void log_group(Group& group) {
+  log_refusals(group);
+  const Level level = group.rank() == 0 ? Level::kInfo : Level::kDebug;
+  if (!logs(level)) return;
+  const Membership& members = group.membership();
+  log(level, "group '" + group.name() + "': rank " + std::to_string(group.rank()) + " of " +
+                 hosts_text(members) + "; UCX may use " +
+                 members.peer_info(group.rank()).transports);
+  log_private_links(group, level);
+  log_transports(group);
+}
+
+void log_transports(const Group& group, int rank, const std::vector<std::string>& transports) {
+  if (!logs(Level::kDebug)) return;
+  log(Level::kDebug, "group '" + group.name() + "': rank " + std::to_string(group.rank()) +
+                         " talks to " + group.describe(rank) + " over " + join_list(transports));
+}
+
+}  // namespace q7x2

@@ -1,0 +1,41 @@
+// What is known of a group, for people: its hosts, who shares memory with whom, the way to each
+// rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "transport/group/membership.h"
+
+namespace q7x2 {
+
+class Group;
+
+/// Another rank of a group, and the way to it, as this rank sees them.
+struct PeerFacts {
+  int rank = -1;
+  bool same_host = false;
+  bool shares_memory = false;
+  std::string memory_refusal;           ///< why not, if they are on one host
+  std::vector<std::string> transports;  ///< of UCX; empty: it is not connected yet
+  bool has_private_link = false;
+  bool uses_private_link = false;
+};
+
+/// By rank, without this one. Takes the reactor's lock.
+std::vector<PeerFacts> peer_facts(Group& group);
+
+/// Ranks by host, in the order of their first ranks.
+std::vector<std::vector<int>> ranks_by_host(const Membership& members);
+
+/// "0-2, 7".
+std::string ranks_text(const std::vector<int>& ranks);
+
+/// Says in the log by what UCX reaches `rank`.
+void log_transports(const Group& group, int rank, const std::vector<std::string>& transports);
+
+/// Says in the log what a new group is: its hosts, memory that is not shared and why, private
+/// links.
+void log_group(Group& group);
+
+}  // namespace q7x2

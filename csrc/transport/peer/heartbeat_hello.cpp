@@ -1,0 +1,69 @@
+#include "transport/peer/heartbeat_hello.h"
+
+#include <chrono>
+#include <cstring>
+#include <string_view>
+
+#include "base/crypto.h"
+
+namespace q7x2 {
+namespace {
+
+constexpr uint32_t kMagic = 0x62683771;  // "q7hb"
+constexpr uint32_t kVersion = 2;
+
+struct Wire {
+  uint32_t magic;
+  uint32_t version;
+  uint64_t sender;
+  uint64_t receiver;
+  uint32_t incarnation;
+  uint32_t topic;
+  uint64_t number;
+  Proof proof;  // of what precedes it
+};
+static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
+
+constexpr size_t kProofAt = offsetof(Wire, proof);
+
+Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
+               const MessageKey& key) {
+  constexpr std::array<std::string_view, 5> kKinds{"heartbeat call", "heartbeat answer",
+                                                   "heartbeat left", "heartbeat given up",
+                                                   "heartbeat blocked"};
+  return prove(key, kKinds[static_cast<size_t>(turn)], bytes.first(kProofAt));
+}
+
+}  // namespace
+
+uint64_t HeartbeatHello::next_number() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
+  const Wire wire{kMagic, kVersion, sender, receiver, incarnation, static_cast<uint32_t>(topic),
+                  number, {}};
+  Bytes bytes;
+  std::memcpy(bytes.data(), &wire, sizeof(wire));
+  const Proof proof = proof_of(bytes, turn, key);
+  std::memcpy(bytes.data() + kProofAt, proof.data(), proof.size());
+  return bytes;
+}
+
+std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, kBytes> bytes,
+                                                     Turn turn, const MessageKey& key) {
+  if (!equal_in_constant_time(bytes.subspan(kProofAt), proof_of(bytes, turn, key))) {
+    return std::nullopt;
+  }
+  Wire wire;
+  std::memcpy(&wire, bytes.data(), sizeof(wire));
+  if (wire.magic != kMagic || wire.version != kVersion ||
+      wire.topic > static_cast<uint32_t>(Topic::kAdmit)) {
+    return std::nullopt;
+  }
+  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation,
+                        static_cast<Topic>(wire.topic), wire.number};
+}
+
+}  // namespace q7x2

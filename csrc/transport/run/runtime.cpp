@@ -1,0 +1,390 @@
+#include "transport/run/runtime.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "ledger/flight_archive.h"
+#include "transport/bootstrap/forked_ucx.h"
+#include "transport/bootstrap/peer_address.h"
+#include "transport/group/group.h"
+#include "transport/run/runtimes.h"
+
+namespace q7x2 {
+namespace {
+
+void submit_after_prerequisites(Locked& locked, TaskTable& tasks,
+                                const std::shared_ptr<Task>& task) {
+  if (const std::shared_ptr<Task> first = task->prerequisite(locked)) {
+    submit_after_prerequisites(locked, tasks, first);
+  }
+  tasks.submit(locked, task);
+}
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLeavePatience{5000};     // for calls that others need, without progress
+constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
+// How long none of what peers have not taken yet may arrive, at the end; and if one of them was
+// late.
+constexpr milliseconds kClosePatience{1000};
+constexpr milliseconds kClosePatienceForLate{10};
+// At the end of the process: for callbacks to return, and for threads that are on their way out of
+// a call to arrive in the host program before it goes. A callback that was stuck for so long may be
+// on its way out because another rank gives up at the same time.
+constexpr milliseconds kCallbackPatience{5000};
+constexpr milliseconds kWayOut{50};
+constexpr milliseconds kWayOutOfCallback{500};
+// For the records of a runtime that ends: its lock is held for less.
+constexpr milliseconds kRecordsPatience{200};
+
+std::mutex instance_mutex;
+std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
+Runtime::Hooks hooks_;
+
+/// Those at which other hosts may call.
+std::vector<IpAddress> addresses_of(const NicRoles& nics) {
+  std::vector<IpAddress> addresses{nics.address};
+  for (const Nic& nic : nics.rails) addresses.push_back(IpAddress::v4(nic.address));
+  return addresses;
+}
+
+std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
+std::atomic<size_t> unrecorded{0};   // have been made, and have not left their records yet
+
+/// So that they can be read when the runtime has gone.
+void leave_records(Runtime& runtime) {
+  if (runtime.flights().capacity() == 0) return;
+  try {
+    FlightSnapshot records = runtime.flight_snapshot("the last group has ended");
+    FlightBatch counters;
+    {
+      Locked locked(runtime.lock());
+      counters = runtime.flights().counters(locked, /*reset=*/false);
+    }
+    FlightArchive::of_process().keep(counters, std::move(records));
+  } catch (const std::bad_alloc&) {
+    log(Level::kWarn, "there is no memory for the last counters and records");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Runtime> Runtime::instance() {
+  // A fork may copy a mutex that another thread holds, and it copies no threads.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    new (&instance_mutex) std::mutex;
+    dying_runtimes = 0;
+    unrecorded = 0;
+    FlightArchive::begin_again();
+    if (!std::ranges::all_of(instances_, &std::weak_ptr<Runtime>::expired)) note_forked_ucx();
+  });
+  if (registered != 0) {
+    throw Error(ErrorCode::kTransport, std::string("pthread_atfork: ") + std::strerror(registered));
+  }
+  const std::lock_guard<std::mutex> lock(instance_mutex);
+  std::vector<std::shared_ptr<Runtime>> runtimes = living();
+  if (runtimes.empty() || !runtimes.back()->is_usable()) {
+    runtimes.push_back(make());
+    instances_.assign(runtimes.begin(), runtimes.end());
+  }
+  return runtimes.back();
+}
+
+std::shared_ptr<Runtime> Runtime::make() {
+  check_log_setting();
+  try {
+    std::shared_ptr<Runtime> made(new Runtime(FlightSettings::of_environment()), destroy);
+    ++unrecorded;
+    return made;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kTransport,
+                "q7x2 could not start, because it could not allocate memory: raise the limit of "
+                "address space (`ulimit -v`)");
+  }
+}
+
+std::vector<std::shared_ptr<Runtime>> Runtime::living() {
+  std::vector<std::shared_ptr<Runtime>> runtimes;
+  for (const auto& each : instances_) {
+    if (std::shared_ptr<Runtime> runtime = each.lock()) runtimes.push_back(std::move(runtime));
+  }
+  return runtimes;
+}
+
+std::shared_ptr<Runtime> Runtime::existing() {
+  const std::lock_guard<std::mutex> lock(instance_mutex);
+  const std::vector<std::shared_ptr<Runtime>> runtimes = living();
+  return runtimes.empty() || runtimes.back()->forked() ? nullptr : runtimes.back();
+}
+
+std::vector<std::shared_ptr<Runtime>> all_runtimes() {
+  // One that nobody holds any more is about to leave its records.
+  const TimePoint until = Clock::now() + kRecordsPatience;
+  for (;;) {
+    std::vector<std::shared_ptr<Runtime>> runtimes;
+    {
+      const std::lock_guard<std::mutex> lock(instance_mutex);
+      for (const auto& each : instances_) {
+        if (std::shared_ptr<Runtime> runtime = each.lock()) runtimes.push_back(std::move(runtime));
+      }
+    }
+    std::erase_if(runtimes, [](const auto& each) { return each->forked(); });
+    if (runtimes.size() >= unrecorded || Clock::now() >= until) return runtimes;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void Runtime::destroy(Runtime* runtime) {
+  if (runtime->forked()) {
+    return;  // the threads, and the other end of every connection, belong to the parent
+  }
+  if (runtime->driver_.is_current_thread() || runtime->notifier_.is_current_thread()) {
+    // A thread cannot join itself.
+    ++dying_runtimes;
+    std::thread([runtime] {
+      leave_records(*runtime);
+      --unrecorded;
+      delete runtime;
+      --dying_runtimes;
+    }).detach();
+  } else {
+    run_unlocked([runtime] {
+      leave_records(*runtime);
+      --unrecorded;
+      delete runtime;
+    });
+  }
+}
+
+void Runtime::set_hooks(Hooks hooks) {
+  hooks_ = std::move(hooks);
+}
+
+void Runtime::check_interrupt() {
+  if (hooks_.check_interrupt) {
+    hooks_.check_interrupt();
+  }
+}
+
+void Runtime::run_unlocked(const std::function<void()>& body) {
+  if (hooks_.run_unlocked) {
+    hooks_.run_unlocked(body);
+  } else {
+    body();
+  }
+}
+
+void Runtime::shutdown_instance(bool others_run) {
+  std::vector<std::shared_ptr<Runtime>> runtimes;
+  {
+    const std::lock_guard<std::mutex> lock(instance_mutex);
+    runtimes = living();
+  }
+  const size_t of_parent = std::erase_if(runtimes, [](const auto& each) { return each->forked(); });
+  if (of_parent > 0 && runtimes.empty()) {
+    return;
+  }
+  const TimePoint now = Clock::now();
+  const TimePoint callbacks_until = now + kCallbackPatience;
+  while (dying_runtimes > 0 && Clock::now() < callbacks_until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  for (const auto& runtime : runtimes) {
+    runtime->finish_collectives(nullptr);
+  }
+  const bool callbacks_rest = std::ranges::all_of(runtimes, [&](const auto& runtime) {
+    return runtime->rest(now + kShutdownPatience, callbacks_until);
+  });
+  begin_ending();
+  if (others_run || !callbacks_rest) {
+    std::this_thread::sleep_for(callbacks_rest ? kWayOut : kWayOutOfCallback);
+  }
+  for (const std::shared_ptr<Runtime>& runtime : runtimes) {
+    // What fails from here on is nobody's concern: its callbacks are dropped.
+    if (!runtime->notifier_.stop(Clock::now())) {
+      new std::shared_ptr<Runtime>(runtime);  // a callback that did not return still uses it
+    }
+    runtime->groups_.leave_all();
+    runtime->stop();
+  }
+}
+
+Runtime::Runtime(const FlightSettings& flights)
+    : secret_(JobSecret::of_environment()),
+      identity_(random_identity()),
+      flights_(flights, identity_.process),
+      nics_(nic_roles()),
+      reactor_(nics_.shared),
+      queue_(reactor_),
+      envelopes_(secret_, identity_),
+      peers_(secret_, identity_, addresses_of(nics_), reactor_,
+             [this](Locked& locked, Peer& peer) {
+               tasks_.drain(locked);
+               groups_.peer_died(locked, peer);
+               tasks_.drain(locked);
+               if (peer.same_host) {
+                 queue_.process_died(locked, Clock::now(), describe_process(peer.info));
+               }
+             }),
+      controls_(reactor_, envelopes_),
+      groups_(reactor_, peers_, controls_),
+      assemblies_(identity_.process, reactor_, peers_, envelopes_),
+      tasks_(reactor_, flights_),
+      parking_(tasks_.unfinished()),
+      jobs_(reactor_.lock(), tasks_, parking_),
+      completions_(std::make_shared<CompletionQueue>(parking_)),
+      driver_(reactor_, queue_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_,
+              parking_) {
+  if (!flights.directory.empty()) {
+    dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
+      return flight_snapshot(std::move(reason));
+    });
+    Locked locked(lock());
+    flights_.write_to(locked, dumps_.get());
+  }
+  notifier_.start();
+  driver_.start();
+}
+
+Runtime::~Runtime() {
+  stop();
+  // What never came back from UCX still refers to groups, which refer to this.
+  {
+    Locked locked(lock());
+    tasks_.clear(locked);
+  }
+  leave_records(*this);  // with what has happened at the end
+}
+
+void Runtime::stop() {
+  if (!driver_.stop()) {
+    return;
+  }
+  jobs_.stop();
+  completions_->close();
+  notifier_.stop();
+  {
+    Locked locked(lock());
+    flights_.write_to(locked, nullptr);
+  }
+  dumps_.reset();
+  Locked locked(lock());
+  peers_.close(locked, groups_.ended_late(locked) ? kClosePatienceForLate : kClosePatience);
+  reactor_.drop_unexpected(locked, 0, 0);
+  tasks_.drain(locked);
+  flights_.end_feed(locked);
+}
+
+void Runtime::finish_collectives(Group* group) {
+  if (driver_.is_current_thread()) return;
+  size_t awaited = 0;
+  const auto bytes_of_awaited = [&] {
+    Locked locked(lock());
+    awaited = 0;
+    Traffic traffic;
+    for (const auto& task : tasks_.active(locked)) {
+      Group& its_group = task->group();
+      if ((group != nullptr && &its_group != group) || !its_group.is_missed(locked, *task)) {
+        continue;
+      }
+      ++awaited;
+      traffic += task->record(locked).traffic;
+    }
+    return traffic.sent_network + traffic.received_network + traffic.sent_memory +
+           traffic.received_memory;
+  };
+  bool is_first = true;
+  size_t last_awaited = 0;
+  uint64_t last_bytes = 0;
+  TimePoint until{};
+  for (;;) {
+    const uint64_t bytes = bytes_of_awaited();
+    if (awaited == 0) return;
+    if (std::exchange(is_first, false)) groups_.say_last_call(group);
+    // What goes on may take its time.
+    if (awaited != last_awaited || bytes != last_bytes) until = Clock::now() + kLeavePatience;
+    if (Clock::now() >= until) return;
+    last_awaited = awaited;
+    last_bytes = bytes;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+// Waits until nothing is unfinished and no callback runs. False: one still does.
+bool Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
+  for (;;) {
+    const TimePoint now = Clock::now();
+    const bool tasks_rest = tasks_.unfinished() == 0 || now >= tasks_until;
+    const bool is_busy = notifier_.is_busy() || (dumps_ && dumps_->is_busy());
+    const bool callbacks_rest = !is_busy || now >= callbacks_until;
+    if (tasks_rest && callbacks_rest) {
+      return !is_busy;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+FlightSnapshot Runtime::flight_snapshot(std::string reason) {
+  using std::chrono::nanoseconds;
+  FlightSnapshot snapshot;
+  snapshot.reason = std::move(reason);
+  snapshot.records.reserve(flights_.capacity());
+  Locked locked(lock());
+  snapshot.steady_now = nanoseconds(Clock::now().time_since_epoch()).count();
+  snapshot.wall_now = nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  flights_.copy_to(locked, tasks_.active(locked), snapshot);
+  return snapshot;
+}
+
+void Runtime::enter() const {
+  home_.require("a q7x2 group");
+  block_at_exit();
+}
+
+std::vector<std::string> Runtime::take_warnings() {
+  Locked locked(lock());
+  return reactor_.take_warnings(locked);
+}
+
+void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
+  enter();
+  parking_.note_activity();
+  // Jobs are the caller's then: another thread that wakes up for them would only get in its way.
+  std::optional<Group::Waiting> waiting;
+  if (caller_waits) waiting.emplace(task->group());
+  {
+    Locked locked(lock());
+    submit_after_prerequisites(locked, tasks_, task);
+    tasks_.drain(locked);
+  }
+  while (jobs_.run_small_of(*task)) {
+  }
+  if (!caller_waits && !task->done()) wake();
+}
+
+void Runtime::wake() {
+  parking_.wake_driver();
+  parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
+}
+
+bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {
+  enter();
+  const StayIfEnding stay;
+  return driver_.wait(task, deadline, bytes, check_interrupt);
+}
+
+void Runtime::drive() {
+  Locked locked(lock());
+  driver_.drive(locked);
+}
+
+}  // namespace q7x2

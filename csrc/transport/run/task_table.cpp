@@ -1,0 +1,157 @@
+#include "transport/run/task_table.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "transport/group/group.h"
+#include "transport/run/flight_log.h"
+
+namespace q7x2 {
+namespace {
+
+// How long what is on its way for a task that is over may take to end by itself. A live peer that
+// has failed the group too lets go within a round trip.
+constexpr std::chrono::milliseconds kQuiet{30};
+
+}  // namespace
+
+void TaskTable::submit(Locked& locked, const std::shared_ptr<Task>& task) {
+  task->set_submitted(locked, Clock::now());
+  guarded(locked, *task, [&] {
+    active_.push_back(task);
+    task->record(locked).active_index = active_.size() - 1;
+    ++unfinished_;
+    task->group().submit(locked, task);
+  });
+}
+
+// What a step throws, for example because there is no memory, fails the task and its group, since
+// the other ranks would wait for what this one does not do.
+template <typename Step>
+void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
+  try {
+    step();
+  } catch (const std::exception& exception) {
+    const Error error = task.group().failure_of(exception);
+    task.fail(locked, Error(error.code(), task.name() + ": " + error.what(), error.rank()));
+    task.group().fail(locked, error);
+  }
+}
+
+void TaskTable::drain(Locked& locked) {
+  while (PendingRequest* const complete = reactor_.take_completed(locked)) {
+    if (complete->in_inbox) complete->task->group().forget_expected(locked, *complete);
+    const PendingRequest pending = *complete;
+    Task& task = *pending.task;
+    reactor_.release(locked, *complete);
+    if (task.is_over(locked)) {
+      task.settle(locked);
+      continue;
+    }
+    Task::Record& record = task.record(locked);
+    record.has_moved = true;
+    guarded(locked, task, [&] {
+      if (pending.status == UCS_OK) {
+        // What collectives receive through shared memory does not come here.
+        if (pending.is_receive) {
+          (pending.wire == Wire::kMemory ? record.traffic.received_memory
+                                         : record.traffic.received_network) += pending.length;
+        }
+        task.after_wait(locked, pending.peer, [&] {
+          task.completed(locked, pending.token, pending.length, pending.tag);
+        });
+      } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
+        task.truncated(locked, pending.token, pending.tag);
+      } else if (pending.status != UCS_ERR_CANCELED) {
+        task.group().request_failed(locked, task, pending.peer, pending.wire, pending.status);
+      }
+    });
+  }
+}
+
+void TaskTable::worked(Locked& locked, Task& task, Job& job) {
+  --task.record(locked).jobs;
+  task.record(locked).waits.restart(job.ended());
+  if (task.is_over(locked)) {
+    task.settle(locked);
+    return;
+  }
+  guarded(locked, task, [&] { task.worked(locked, job); });
+}
+
+void TaskTable::inputs_arrived(Locked& locked, Task& task) {
+  if (!task.is_over(locked)) {
+    task.record(locked).waits.restart(Clock::now());
+    guarded(locked, task, [&] { task.inputs_arrived(locked); });
+  }
+}
+
+void TaskTable::expire_late(Locked& locked, TimePoint now) {
+  std::vector<std::shared_ptr<Task>> late;
+  std::vector<std::shared_ptr<Task>> held_up;
+  for (const auto& task : active_) {
+    Task::Record& record = task->record(locked);
+    if (std::exchange(record.has_moved, false)) {
+      flights_.progressed(locked, *task, now);
+    }
+    if (!task->is_over(locked) && now >= record.deadline) {
+      late.push_back(task);
+    } else if (!task->done() && task->is_over(locked) &&
+               (now - kQuiet >= record.over_since ||
+                (record.jobs == 0 && task->group().waits_for_the_dead(locked, *task)))) {
+      held_up.push_back(task);
+    }
+  }
+  for (const auto& task : late) {
+    task->timed_out(locked);
+  }
+  for (const auto& task : held_up) {
+    task->group().cut_off(locked, *task);
+  }
+}
+
+bool TaskTable::is_held_up(Locked& locked) const {
+  return std::ranges::any_of(
+      active_, [&](const auto& task) { return task->is_over(locked) && !task->done(); });
+}
+
+void TaskTable::finished(Locked& locked, Task& task) {
+  if (task.record(locked).active_index) {
+    --unfinished_;
+  }
+}
+
+void TaskTable::cancel(Locked& locked, Task& task) {
+  // Cancelling completes a request from inside the call; the reactor collects it.
+  for (PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->is_receive && p->request != nullptr) {
+      reactor_.cancel(locked, *p);
+    }
+  }
+}
+
+void TaskTable::retire(Locked& locked, Task& task) {
+  Task::Record& record = task.record(locked);
+  if (!record.active_index) {
+    return;
+  }
+  const size_t index = *std::exchange(record.active_index, std::nullopt);
+  locked.drop_later(std::move(active_[index]));
+  if (index + 1 != active_.size()) {
+    active_[index] = std::move(active_.back());
+    active_[index]->record(locked).active_index = index;
+  }
+  active_.pop_back();
+}
+
+void TaskTable::clear(Locked& locked) {
+  for (std::shared_ptr<Task>& task : active_) {
+    locked.drop_later(std::move(task));
+  }
+  active_.clear();
+}
+
+}  // namespace q7x2

@@ -1,0 +1,126 @@
+#include "transport/trust/job_secret.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "base/crypto.h"
+#include "base/error.h"
+#include "base/hex.h"
+
+namespace q7x2 {
+namespace {
+
+// Less than what `openssl rand -hex 16` prints, and far more than can be guessed if it is random.
+constexpr size_t kFewestCharacters = 16;
+constexpr std::string_view kSalt = "q7x2 secret";
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+/// Of a number, in the order of this machine: all machines of a job have the same.
+std::span<const std::byte> bytes_of(const uint64_t& number) {
+  return std::as_bytes(std::span(&number, 1));
+}
+
+Proof shortened(const std::array<std::byte, 32>& code) {
+  Proof proof;
+  std::memcpy(proof.data(), code.data(), proof.size());
+  return proof;
+}
+
+/// Once per text: a process has one secret, and asks for it again and again.
+std::array<std::byte, 32> key_of(std::string_view text) {
+  static std::mutex mutex;
+  static auto& keys = *new std::map<std::string, std::array<std::byte, 32>, std::less<>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = keys.find(text);
+  if (found == keys.end()) found = keys.emplace(text, stretched(text, kSalt)).first;
+  return found->second;
+}
+
+}  // namespace
+
+void fill_randomly(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      throw Error(ErrorCode::kTransport, std::string("getrandom: ") + std::strerror(errno));
+    }
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
+std::string random_key() {
+  std::string bytes(16, '\0');
+  fill_randomly(std::as_writable_bytes(std::span(bytes)));
+  return to_hex(bytes);
+}
+
+Identity random_identity() {
+  Identity identity;
+  fill_randomly(std::as_writable_bytes(std::span(&identity.process, 1)));
+  fill_randomly(identity.key);
+  return identity;
+}
+
+JobSecret::JobSecret(std::string_view text) : key_{}, is_set_(!text.empty()) {
+  if (is_set_) key_ = key_of(text);
+}
+
+JobSecret JobSecret::of_environment() {
+  const char* const set = std::getenv("Q7X2_SECRET");
+  const std::string_view text = set == nullptr ? "" : set;
+  if (!text.empty() && text.size() < kFewestCharacters) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "Q7X2_SECRET has " + std::to_string(text.size()) +
+                    " characters, expected at least " + std::to_string(kFewestCharacters) +
+                    ": a short one can be guessed. This makes a good one: openssl rand -hex 32");
+  }
+  return JobSecret(text);
+}
+
+Proof JobSecret::seal_of(std::string_view place, std::string_view text) const {
+  const uint64_t length = place.size();
+  return shortened(
+      hmac(key_, {bytes_of("seal"), bytes_of(length), bytes_of(place), bytes_of(text)}));
+}
+
+std::string JobSecret::seal(std::string_view place, std::string_view text) const {
+  const Proof seal = seal_of(place, text);
+  std::string sealed(reinterpret_cast<const char*>(seal.data()), seal.size());
+  return sealed.append(text);
+}
+
+std::string_view JobSecret::open(std::string_view place, std::string_view sealed,
+                                 const std::string& whose) const {
+  if (sealed.size() >= kSealBytes) {
+    const auto seal = std::as_bytes(std::span(sealed.data(), kSealBytes));
+    const std::string_view text = sealed.substr(kSealBytes);
+    if (equal_in_constant_time(seal, seal_of(place, text))) {
+      return text;
+    }
+  }
+  throw Error(ErrorCode::kMismatch,
+              whose + " does not have the seal of this job: Q7X2_SECRET, which is " +
+                  (is_set_ ? "set here, must be the same" : "not set here, must be unset") +
+                  " there, and so must be the version of q7x2");
+}
+
+MessageKey JobSecret::key_to(const Identity& process) const {
+  return hmac(key_, {bytes_of("key"), bytes_of(process.process), process.key});
+}
+
+Proof prove(const MessageKey& key, std::string_view kind, std::span<const std::byte> numbers,
+            std::span<const std::byte> message) {
+  const uint64_t length = kind.size();
+  return shortened(hmac(key, {bytes_of(length), bytes_of(kind), numbers, message}));
+}
+
+}  // namespace q7x2

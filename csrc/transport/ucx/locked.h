@@ -1,0 +1,70 @@
+// Locked: proof, as a type, that the calling thread holds the reactor's lock.
+//
+// The lock covers UCX and the state of groups, tasks and peers. A function that needs it takes a
+// `Locked&`.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/process.h"
+
+namespace q7x2 {
+
+class Locked;
+
+/// The lock. Copied by a fork, when another thread may hold it; so a forked child cannot take it.
+class ReactorLock {
+ public:
+  ReactorLock() = default;
+  ReactorLock(const ReactorLock&) = delete;
+  ReactorLock& operator=(const ReactorLock&) = delete;
+
+  /// True: the caller holds it, and makes a `Locked` with std::adopt_lock. False also while another
+  /// thread waits for it, which comes first.
+  bool try_lock() { return !is_wanted() && mutex_.try_lock(); }
+  /// Whether a thread waits for it.
+  bool is_wanted() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
+  /// For a thread that takes the lock again and again: lets those that wait for it have it first.
+  /// Else it would take the lock back before one of them wakes up.
+  void let_others_first() const;
+  /// The proof of whoever holds it now: for UCX's callbacks, which are called by a thread that
+  /// holds it. Throws Error(kInternal) if nobody does.
+  Locked& held() const;
+
+ private:
+  friend class Locked;
+
+  const ForkGuard home_;
+  std::mutex mutex_;
+  std::atomic<int> num_waiting_{0};
+  Locked* holder_ = nullptr;
+};
+
+class Locked {
+ public:
+  /// Throws Error(kAborted) in a forked child.
+  explicit Locked(ReactorLock& lock);
+  Locked(ReactorLock& lock, std::adopt_lock_t);
+  /// Lets the lock go, then drops what was given to `drop_later`.
+  ~Locked();
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+  /// Dropping a task frees memory of the user, which may need the GIL: not with the lock held. If
+  /// this throws std::bad_alloc, the caller still has the object.
+  template <typename T>
+  void drop_later(std::shared_ptr<T>&& object) {
+    dropped_.emplace_back();
+    dropped_.back() = std::move(object);
+  }
+
+ private:
+  ReactorLock& lock_;
+  std::vector<std::shared_ptr<const void>> dropped_;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,117 @@
+// The 64-bit tag that matches a message with its receive.
+//
+//   collective  | 01 | slot:10 | source:13 | sequence:13 | slice:4 | message:12 | fingerprint:10 |
+//   point to pt | 10 | slot:10 | source:13 | 0:7         | user tag:32                          |
+//   control     | 11 | slot:10 | source:13 | 0:7         | sequence:32                          |
+//
+// `slot` names the group *at the receiver*: each process numbers its own groups and tells the
+// number in its peer info, so no agreement is needed. A slot belongs to one incarnation of a group
+// and is given out round robin, which makes it the epoch too: a late packet of an aborted group
+// finds no receive. `source` is the sender's rank in the group. The fingerprint, a hash of the call
+// (op, dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards:
+// ranks that disagree about a call meet and get an error, instead of waiting for each other.
+//
+// The bits of the source that a group's ranks do not need belong to the fingerprint too: it has 22
+// bits between two ranks, 17 among 64, and 13 among 1,024. Each message shows another part of the
+// hash, so that a call of seven messages compares all of it.
+//
+// Between ranks that share memory, the mailbox tells the group and the sender. There a collective's
+// tag has 35 bits of the fingerprint:
+//
+//   fingerprint:25 | sequence:13 | slice:4 | message:12 | fingerprint:10
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace q7x2::tag {
+
+inline constexpr int kSlotBits = 10;
+inline constexpr int kSourceBits = 13;
+inline constexpr int kSequenceBits = 13;
+inline constexpr int kSliceBits = 4;
+inline constexpr int kMessageBits = 12;
+inline constexpr int kFingerprintBits = 10;
+
+inline constexpr int kMaxGroups = 1 << kSlotBits;
+inline constexpr int kMaxRanks = 1 << kSourceBits;
+inline constexpr int kMaxMessages = 1 << kMessageBits;
+inline constexpr int kSliceCycle = 1 << kSliceBits;
+inline constexpr uint64_t kSequenceCycle = uint64_t{1} << kSequenceBits;
+
+inline constexpr uint64_t kExact = ~uint64_t{0};
+inline constexpr int kSourceShift = 39;
+inline constexpr int kSlotShift = kSourceShift + kSourceBits;
+inline constexpr int kSliceShift = kFingerprintBits + kMessageBits;
+inline constexpr int kSequenceShift = kSliceShift + kSliceBits;
+static_assert(kSequenceShift + kSequenceBits == kSourceShift && kSlotShift + kSlotBits == 62);
+inline constexpr uint64_t kSourceMask = ((uint64_t{1} << kSourceBits) - 1) << kSourceShift;
+/// Matches a point-to-point message from any source.
+inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
+/// Matches everything that is addressed to one slot.
+inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << kSlotShift;
+
+/// The bits of a collective's tag that are the fingerprint's; the others match its message.
+inline constexpr uint64_t fingerprint_mask(int world_size) {
+  const uint64_t low = (uint64_t{1} << kFingerprintBits) - 1;
+  const uint64_t sources = std::bit_ceil(static_cast<uint64_t>(world_size)) - 1;
+  return low | (kSourceMask & ~(sources << kSourceShift));
+}
+
+/// The same of a tag in shared memory.
+inline constexpr uint64_t kSharedFingerprintMask =
+    ((uint64_t{1} << kFingerprintBits) - 1) | ~((uint64_t{1} << kSourceShift) - 1);
+
+/// The fingerprint as a call's message `message` shows it.
+inline constexpr uint64_t turned(uint64_t fingerprint, int message) {
+  return std::rotr(fingerprint, message * kFingerprintBits % 64);
+}
+
+inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
+
+enum class Kind : uint64_t { kCollective = 1, kPointToPoint = 2, kControl = 3 };
+
+inline constexpr uint64_t base(Kind kind, int slot, int source) {
+  return static_cast<uint64_t>(kind) << 62 | static_cast<uint64_t>(slot) << kSlotShift |
+         static_cast<uint64_t>(source) << kSourceShift;
+}
+
+/// Of a message in a group of `world_size` ranks.
+inline constexpr uint64_t collective(int slot, int source, uint64_t sequence, uint64_t slice,
+                                     uint64_t message, uint64_t fingerprint, int world_size) {
+  return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << kSequenceShift |
+         (slice % kSliceCycle) << kSliceShift | message << kFingerprintBits |
+         (fingerprint & fingerprint_mask(world_size));
+}
+
+inline constexpr uint64_t shared_collective(uint64_t sequence, uint64_t slice, uint64_t message,
+                                            uint64_t fingerprint) {
+  return (collective(0, 0, sequence, slice, message, 0, 1) & ~kSharedFingerprintMask) |
+         (fingerprint & kSharedFingerprintMask);
+}
+
+inline constexpr uint64_t point_to_point(int slot, int source, uint32_t user_tag) {
+  return base(Kind::kPointToPoint, slot, source) | user_tag;
+}
+
+inline constexpr uint64_t control(int slot, int source, uint32_t sequence) {
+  return base(Kind::kControl, slot, source) | sequence;
+}
+
+inline constexpr uint64_t slot_bits(int slot) {
+  return static_cast<uint64_t>(slot) << kSlotShift;
+}
+inline constexpr int slot_of(uint64_t tag) {
+  return static_cast<int>((tag & kSlotMask) >> kSlotShift);
+}
+/// In a group of `world_size` ranks. It may be no rank of it, in a message from nowhere.
+inline constexpr int source_of(uint64_t tag, int world_size) {
+  const bool has_fingerprint = (tag & kKindMask) == base(Kind::kCollective, 0, 0);
+  const uint64_t mask = has_fingerprint ? kSourceMask & ~fingerprint_mask(world_size) : kSourceMask;
+  return static_cast<int>((tag & mask) >> kSourceShift);
+}
+inline constexpr uint64_t sequence_of(uint64_t tag) {
+  return (tag >> kSequenceShift) % kSequenceCycle;
+}
+
+}  // namespace q7x2::tag
