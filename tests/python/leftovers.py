@@ -202,7 +202,7 @@ def _segment_remover(number: int) -> Callable[[], object]:
 
 def _lab_remover(name: str) -> Callable[[], object]:
     def remove() -> None:
-        from benchmarks.harness.lab.lab import remove as remove_lab
+        from benchmarks.harness.lab.hosts import remove as remove_lab
 
         remove_lab(name)
 

@@ -1,4 +1,8 @@
-"""`python -m benchmarks lab up | run | down | status`: a lab that stays up between commands."""
+"""`python -m benchmarks lab`: virtual hosts for any command.
+
+`up`, `run`, `down` and `status` have a lab that stays up between commands. `wan` has one with
+distance for one command, and `line` changes it while that runs.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import argparse
 import subprocess
 import sys
 import threading
+from typing import Any
 
 from benchmarks.harness.arguments import explained
-from benchmarks.harness.lab import namespaces
-from benchmarks.harness.lab.lab import STATE, Lab, LabRun, remove, remove_stale
+from benchmarks.harness.lab import namespaces, wide_cli
+from benchmarks.harness.lab.hosts import STATE, Hosts, LabRun, remove, remove_stale
+from benchmarks.harness.lab.lab import Lab
 from benchmarks.harness.lab.namespaces import LabError
 from benchmarks.harness.lab.topology import Link, Topology
 from benchmarks.harness.processes import RanksFailed
@@ -45,10 +51,8 @@ def main(argv: list[str]) -> None:
     up.set_defaults(handler=_up)
 
     run = commands.add_parser("run", help="run a command as every rank of one job")
-    run.add_argument("--ranks-per-host", type=int, default=1)
     run.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
-    run.add_argument("--timeout", type=float, default=600, metavar="S")
-    run.add_argument("command", nargs=argparse.REMAINDER, help="-- PROGRAM ARGUMENTS...")
+    _add_run_arguments(run)
     run.set_defaults(handler=_run)
 
     down = commands.add_parser("down", help="take the lab down, and whatever a crash left")
@@ -57,8 +61,16 @@ def main(argv: list[str]) -> None:
     status = commands.add_parser("status", help="the lab that is up, and its byte counters")
     status.set_defaults(handler=_status)
 
+    wide_cli.add_commands(commands, _add_run_arguments, _run_on)
+
     args = parser.parse_args(argv)
     args.handler(args)
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks-per-host", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=600, metavar="S")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="[--] PROGRAM ARGUMENTS...")
 
 
 def _current() -> Lab:
@@ -95,10 +107,15 @@ def _up(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    lab = _current()
+    placement = lab.topology.interleaved(args.ranks_per_host) if args.interleaved else None
+    _run_on(lab, args, placement)
+
+
+def _run_on(lab: Hosts[Any], args: argparse.Namespace, placement: list[int] | None = None) -> None:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        raise LabError("nothing to run: lab run -- PROGRAM ARGUMENTS...")
-    lab = _current()
+        raise LabError("nothing to run: a command is PROGRAM ARGUMENTS...")
     lock = threading.Lock()
 
     def show(rank: int, line: str) -> None:
@@ -110,7 +127,7 @@ def _run(args: argparse.Namespace) -> None:
         result = lab.run(
             command,
             ranks_per_host=args.ranks_per_host,
-            placement=lab.topology.interleaved(args.ranks_per_host) if args.interleaved else None,
+            placement=placement,
             timeout_s=args.timeout,
             on_line=show,
         )

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 _NAME = re.compile(r"(q7x2-\d+-\d+-\d+)-\w+")
@@ -36,10 +37,8 @@ def unavailable() -> str | None:
     """Why this machine cannot run the lab, or None."""
     if os.geteuid() != 0:
         return "the virtual-host lab makes network namespaces, which needs root (try sudo)"
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    if missing:
-        packages = " ".join(sorted({_TOOLS[tool] for tool in missing}))
-        return f"{', '.join(missing)} not found: apt-get install {packages}"
+    if problem := missing(_TOOLS):
+        return problem
     # Containers without the capabilities, and chroots, whose root is no mount point, refuse this.
     probe = subprocess.run(
         ["unshare", "--mount", "--net", "true"], capture_output=True, text=True, check=False
@@ -47,6 +46,13 @@ def unavailable() -> str | None:
     if probe.returncode != 0:
         return f"the virtual-host lab needs namespaces of its own: {probe.stderr.strip()}"
     return None
+
+
+def missing(tools: Mapping[str, str]) -> str | None:
+    """Which of the tools are not installed and which packages have them, or None."""
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    packages = " ".join(sorted({tools[tool] for tool in absent}))
+    return f"{', '.join(absent)} not found: apt-get install {packages}" if absent else None
 
 
 def call(*command: str) -> str:

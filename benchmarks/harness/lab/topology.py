@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,28 @@ def bits_per_second(rate: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"a rate is a number above 0 and bit, kbit, mbit or gbit; got {rate!r}")
     return float(match[1]) * _UNITS[match[2]]
+
+
+class Network(ABC):
+    """The hosts of a virtual network, whatever joins them."""
+
+    hosts: int
+
+    @abstractmethod
+    def address(self, host: int) -> str:
+        """The host's address on the network of all hosts."""
+
+    @abstractmethod
+    def describe(self) -> str: ...
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]: ...
+
+    def blocks(self, ranks_per_host: int = 1) -> list[int]:
+        """The host of each rank if neighbours share a host: 0, 0, 1, 1 for two ranks per host."""
+        if ranks_per_host < 1:
+            raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
+        return [host for host in range(self.hosts) for _ in range(ranks_per_host)]
 
 
 @dataclass(frozen=True)
@@ -36,7 +59,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Network):
     """`hosts` machines, each with one NIC of `rate` on the switch of its rack.
 
     A rate of UNSHAPED is as fast as the kernel moves packets.
@@ -77,12 +100,6 @@ class Topology:
     def address(self, host: int) -> str:
         """The host's address on the switched network."""
         return f"10.77.0.{host + 1}"
-
-    def blocks(self, ranks_per_host: int = 1) -> list[int]:
-        """The host of each rank if neighbours share a host: 0, 0, 1, 1 for two ranks per host."""
-        if ranks_per_host < 1:
-            raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
-        return [host for host in range(self.hosts) for _ in range(ranks_per_host)]
 
     def interleaved(self, ranks_per_host: int = 1) -> list[int]:
         """The host of each rank if neighbours sit on different hosts, and in different racks.

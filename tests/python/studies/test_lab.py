@@ -17,7 +17,7 @@ from harness import ROOT, wait_until
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness import launch
 from benchmarks.harness.lab import Lab, Link, Topology, namespaces
-from benchmarks.harness.lab.lab import STATE, remove_stale
+from benchmarks.harness.lab.hosts import STATE, remove_stale
 from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.harness.ops import OPS
 from benchmarks.harness.processes import RanksFailed

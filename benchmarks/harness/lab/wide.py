@@ -1,0 +1,241 @@
+"""A lab with distance: sites of virtual hosts, joined by long, slow, lossy lines.
+
+    from benchmarks.harness.lab import Line, WideLab, WideTopology
+
+    line = Line(rate="200mbit", rtt="100ms", loss="0.1%")
+    with WideLab(WideTopology(sites=2, hosts_per_site=3, line=line)) as lab:
+        lab.run(["python", "script.py"])          # as `Lab.run`; hosts fill the sites in order
+        lab.line.change(loss="1%", rtt="20ms")    # also while ranks run, from another thread
+        lab.line.cut(); lab.line.heal()           # cut((0, 1), one_way=True): from site 0 to 1
+        lab.line.flap(up="1s", down="200ms")
+        lab.line.counts()[0, 1].lost              # packets from site 0 to 1, counted by the wire
+
+Hosts of a site are near each other: their NICs `eth0` are ports of a bridge, with token buckets as
+in `Lab`. The bridge's namespace is the site's router. Its other NIC is a TUN device, from which one
+program (`benchmarks/cpp/wire.cpp`) takes the packets to the routers of the other sites:
+
+    h0 [eth0]──┐                                                  ┌──[eth0] h2
+    h1 [eth0]──┴ site (bridge), router, [wan] ══ wire ══ [wan] ... ┴──[eth0] h3
+
+What happens to a packet by chance depends on `seed`, the line and the packet's number on that line.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.lab import namespaces, wire
+from benchmarks.harness.lab.hosts import STATE, Hosts
+from benchmarks.harness.lab.lab import cable
+from benchmarks.harness.lab.namespaces import LabError, call
+from benchmarks.harness.lab.topology import UNSHAPED, Network, bits_per_second
+from benchmarks.harness.lab.wire import Line, Wire
+
+_CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+_SEED = "Q7X2_RANDOM_SEED"
+_ROUTER = 254  # the last byte of a router's address towards its hosts
+_OUTSIDE = 253  # and of the address that a masquerade shows
+
+# Hosts behind it can connect to others, and nobody can connect to them.
+_MASQUERADE = """
+table inet lab {
+  chain leaving { type nat hook postrouting priority 100; oifname "wan" masquerade; }
+  chain passing {
+    type filter hook forward priority 0;
+    iifname "wan" ct state established,related accept
+    iifname "wan" drop
+  }
+}
+"""
+# A burst from the hosts must find room while the wire waits for a core.
+_TUN_PACKETS = "10000"
+
+
+def _draw_seed() -> int:
+    return int(os.environ.get(_SEED) or random.SystemRandom().randrange(1, 1_000_000))
+
+
+@dataclass(frozen=True)
+class WideTopology(Network):
+    """`sites` places with `hosts_per_site` hosts each; a line joins each two sites.
+
+    Attributes:
+        line: all lines, until `Wire.change`.
+        near: the rate of each host's NIC, as tc spells it; UNSHAPED for no limit.
+        congestion: TCP's congestion control of all hosts.
+        ipv6: hosts have addresses of IPv6 alone.
+        nat: the sites whose hosts are behind a masquerade: they can connect to others, and nobody
+            outside can connect to them.
+        seed: of all that happens by chance; default Q7X2_RANDOM_SEED, or drawn.
+    """
+
+    sites: int = 2
+    hosts_per_site: int = 1
+    line: Line = field(default_factory=Line)
+    near: str = "1gbit"
+    congestion: str = "cubic"
+    ipv6: bool = False
+    nat: tuple[int, ...] = ()
+    seed: int = field(default_factory=_draw_seed)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.sites <= 100:
+            raise ValueError(f"a lab with distance has 2 to 100 sites, not {self.sites}")
+        if not 1 <= self.hosts_per_site <= 200 // self.sites:
+            raise ValueError(
+                f"{self.sites} sites have 1 to {200 // self.sites} hosts each, "
+                f"not {self.hosts_per_site}"
+            )
+        if self.near != UNSHAPED:
+            bits_per_second(self.near)
+        known = _CONGESTION.read_text().split()
+        if self.congestion not in known:
+            raise ValueError(
+                f"this kernel's congestion controls are {', '.join(known)}; got {self.congestion!r}"
+            )
+        if not set(self.nat) <= set(range(self.sites)):
+            raise ValueError(f"the sites are 0..{self.sites - 1}; got nat {list(self.nat)}")
+        if self.seed < 0:
+            raise ValueError(f"a seed is 0 or more; got {self.seed}")
+
+    @property
+    def hosts(self) -> int:  # type: ignore[override]
+        return self.sites * self.hosts_per_site
+
+    def site_of(self, host: int) -> int:
+        return host // self.hosts_per_site
+
+    def address(self, host: int) -> str:
+        return self.site_address(self.site_of(host), host % self.hosts_per_site + 1)
+
+    def site_address(self, site: int, number: int) -> str:
+        """An address that the wire takes to the site."""
+        return f"fd77:0:0:{site:x}::{number:x}" if self.ipv6 else f"10.77.{site}.{number}"
+
+    def prefix(self, site: int) -> str:
+        return f"fd77:0:0:{site:x}::/64" if self.ipv6 else f"10.77.{site}.0/24"
+
+    def describe(self) -> str:
+        text = f"{self.sites} sites x {self.hosts_per_site} hosts, {self.line.describe()}"
+        text += f", {self.congestion}, seed {self.seed}"
+        if self.ipv6:
+            text += ", IPv6 only"
+        return text + "".join(f", NAT before site {site}" for site in self.nat)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class WideLab(Hosts[WideTopology]):
+    """Distant sites brought up; a context manager that takes them down again."""
+
+    def __init__(self, topology: WideTopology, owner: int | None = None) -> None:
+        super().__init__(topology, owner)
+        self.line = Wire(wire_socket(self.name))
+        self._program: subprocess.Popen[str] | None = None
+
+    def unavailable(self) -> str | None:
+        return unavailable(nat=bool(self.topology.nat))
+
+    def down(self) -> None:
+        super().down()
+        if self._program is not None:
+            self._program.wait()
+
+    def router(self, site: int) -> str:
+        """The network namespace of a site's router; the port of host N is its interface hN."""
+        return f"{self.name}-site{site}"
+
+    def _wire(self) -> None:
+        topology = self.topology
+        for site in range(topology.sites):
+            self._add_site(site)
+        for host in range(topology.hosts):
+            self._join(host)
+        self._start_program()
+        for site in range(topology.sites):
+            router = ("ip", "-n", self.router(site))
+            self._allow(self.router(site), "wan")
+            call(*router, "link", "set", "wan", "txqueuelen", _TUN_PACKETS, "up")
+            everywhere = "fd77::/32" if topology.ipv6 else "10.77.0.0/16"
+            call(*router, "route", "add", everywhere, "dev", "wan")
+            if site in topology.nat:
+                self._address(router, "wan", topology.site_address(site, _OUTSIDE))
+                masquerade = ("ip", "netns", "exec", self.router(site), "nft", _MASQUERADE)
+                call(*masquerade)
+        self.line.change(**asdict(topology.line))
+
+    def _add_site(self, site: int) -> None:
+        router = self._add_namespace(f"site{site}")
+        ip = ("ip", "-n", router)
+        call(*ip, "link", "add", "site", "type", "bridge", "mcast_snooping", "0")
+        self._allow(router, "site", forwarding=True)
+        call(*ip, "link", "set", "site", "up")
+        self._address(ip, "site", self.topology.site_address(site, _ROUTER))
+        call(*ip, "route", "add", self.topology.prefix(site), "dev", "site")
+
+    def _join(self, host: int) -> None:
+        """The NIC of a host, and its routes, which pin the congestion control."""
+        topology, name = self.topology, self._host(host)
+        site = topology.site_of(host)
+        cable((name, "eth0"), (self.router(site), f"h{host}"), topology.near)
+        call("ip", "-n", self.router(site), "link", "set", f"h{host}", "master", "site")
+        self._allow(name, "eth0")
+        ip = ("ip", "-n", name)
+        self._address(ip, "eth0", topology.address(host))
+        pinned = ("dev", "eth0", "congctl", topology.congestion)
+        call(*ip, "route", "add", topology.prefix(site), *pinned)
+        router = topology.site_address(site, _ROUTER)
+        call(*ip, "route", "add", "default", "via", router, *pinned)
+
+    def _address(self, ip: tuple[str, ...], nic: str, address: str) -> None:
+        """The routes to the site are added apart: that of the kernel has no congestion control."""
+        width = "/64" if self.topology.ipv6 else "/24"
+        call(*ip, "address", "add", address + width, "dev", nic, "noprefixroute")
+
+    def _allow(self, namespace: str, nic: str, forwarding: bool = False) -> None:
+        """Settings of the kernel; what a connection learns of a path is not kept for the next."""
+        version = "ipv6" if self.topology.ipv6 else "ipv4"
+        values = {"ipv4/tcp_no_metrics_save": 1}
+        if self.topology.ipv6:
+            values[f"ipv6/conf/{nic}/accept_dad"] = 0  # its address of the link works at once
+            values[f"ipv6/conf/{nic}/disable_ipv6"] = 0
+        if forwarding:
+            values[f"{version}/conf/all/forwarding"] = 1
+        script = "; ".join(f"echo {v} > /proc/sys/net/{key}" for key, v in values.items())
+        call("ip", "netns", "exec", namespace, "sh", "-ec", script)
+
+    def _start_program(self) -> None:
+        """It lives in a router's namespace, with which it ends."""
+        routers = [f"/run/netns/{self.router(site)}" for site in range(self.topology.sites)]
+        arguments = [str(wire_socket(self.name)), str(self.topology.seed), *routers]
+        self._program = subprocess.Popen(
+            ["ip", "netns", "exec", self.router(0), str(wire.program()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._program.stdout is not None
+        said = self._program.stdout.readline().strip()
+        self._program.stdout.close()
+        if said != "ready":
+            raise LabError(f"the wire between the sites did not start: {said}")
+
+
+def wire_socket(lab: str) -> Path:
+    """Where the wire of the lab of that name takes commands."""
+    return STATE / f"{lab}.wire"
+
+
+def unavailable(nat: bool = False) -> str | None:
+    """Why this machine cannot run a lab with distance, or None."""
+    if nat and (problem := namespaces.missing({"nft": "nftables"})):
+        return problem
+    return namespaces.unavailable() or wire.unavailable()
