@@ -35,13 +35,13 @@ if [ -d /proc/sys/net/ipv6 ]; then echo 1 > /proc/sys/net/ipv6/conf/default/disa
 """
 
 # Number 1 of a host: sets the host up, says so, then reaps whatever is left to it.
-_INIT = f"""
+_INIT = """
 set -e
 hostname "$1"
 mount --bind "$2" /etc/hosts
 mount -t tmpfs -o size=50% tmpfs /dev/shm
 ip link set lo up
-{_NO_IPV6}
+eval "$3"
 echo ready
 exec < /dev/null > /dev/null 2>&1
 while :; do sleep 86400 & wait; done
@@ -100,6 +100,10 @@ class Hosts(ABC, Generic[N]):
     def unavailable(self) -> str | None:
         """Why this machine cannot bring the hosts up, or None."""
         return namespaces.unavailable()
+
+    def _kernel_settings(self) -> str:
+        """Commands that each namespace runs before it gets NICs."""
+        return _NO_IPV6
 
     @abstractmethod
     def _wire(self) -> None:
@@ -197,6 +201,7 @@ class Hosts(ABC, Generic[N]):
                 *("ip", "netns", "exec", self._host(host)),
                 *("unshare", "--ipc", "--pid", "--uts", "--mount", "--fork", "--mount-proc"),
                 *("--kill-child", "sh", "-c", _INIT, "init", f"h{host}", str(hosts_file)),
+                self._kernel_settings(),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -225,11 +230,11 @@ class Hosts(ABC, Generic[N]):
             left = set(namespaces.pids(self._host(host))) - {init}
             namespaces.kill([pid for pid in left if _in_pid_namespace(pid)])
 
-    def _add_namespace(self, part: str) -> str:
+    def _add_namespace(self, part: str, settings: str = "") -> str:
         """A network namespace beside those of the hosts, for what joins them."""
         name = f"{self.name}-{part}"
         call("ip", "netns", "add", name)
-        call("ip", "netns", "exec", name, "sh", "-c", _NO_IPV6)
+        call("ip", "netns", "exec", name, "sh", "-ec", self._kernel_settings() + settings)
         return name
 
 

@@ -55,9 +55,9 @@ def missing(tools: Mapping[str, str]) -> str | None:
     return f"{', '.join(absent)} not found: apt-get install {packages}" if absent else None
 
 
-def call(*command: str) -> str:
-    """Runs one administrative command and returns its output."""
-    done = subprocess.run(command, capture_output=True, text=True)
+def call(*command: str, text: str | None = None) -> str:
+    """Runs one administrative command, gives it the text, and returns its output."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode != 0:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
         hint = ""
@@ -65,6 +65,11 @@ def call(*command: str) -> str:
             hint = " (a container needs the capabilities SYS_ADMIN and NET_ADMIN for this)"
         raise LabError(f"`{' '.join(command)}` failed: {reason}{hint}")
     return done.stdout
+
+
+def ip(namespace: str, *commands: str) -> None:
+    """Runs commands of `ip` in a network namespace, by one process."""
+    call("ip", "-n", namespace, "-batch", "-", text="\n".join(commands))
 
 
 def start_time(pid: int) -> str | None:

@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.harness.lab import namespaces, wire
 from benchmarks.harness.lab.hosts import STATE, Hosts
 from benchmarks.harness.lab.lab import cable
-from benchmarks.harness.lab.namespaces import LabError, call
+from benchmarks.harness.lab.namespaces import LabError, call, ip
 from benchmarks.harness.lab.topology import UNSHAPED, Network, bits_per_second
 from benchmarks.harness.lab.wire import Line, Wire
 
@@ -111,7 +111,11 @@ class WideTopology(Network):
         return host // self.hosts_per_site
 
     def address(self, host: int) -> str:
-        return self.site_address(self.site_of(host), host % self.hosts_per_site + 1)
+        return self.site_address(self.site_of(host), self.number_of(host))
+
+    def number_of(self, host: int) -> int:
+        """From 1, among the hosts of its site."""
+        return host % self.hosts_per_site + 1
 
     def site_address(self, site: int, number: int) -> str:
         """An address that the wire takes to the site."""
@@ -159,56 +163,57 @@ class WideLab(Hosts[WideTopology]):
             self._join(host)
         self._start_program()
         for site in range(topology.sites):
-            router = ("ip", "-n", self.router(site))
-            self._allow(self.router(site), "wan")
-            call(*router, "link", "set", "wan", "txqueuelen", _TUN_PACKETS, "up")
-            everywhere = "fd77::/32" if topology.ipv6 else "10.77.0.0/16"
-            call(*router, "route", "add", everywhere, "dev", "wan")
+            ports = [h for h in range(topology.hosts) if topology.site_of(h) == site]
+            ip(
+                self.router(site),
+                *(f"link set h{host} master site" for host in ports),
+                f"link set wan txqueuelen {_TUN_PACKETS} up",
+                f"route add {'fd77::/32' if topology.ipv6 else '10.77.0.0/16'} dev wan",
+                *([self._add_address("wan", site, _OUTSIDE)] if site in topology.nat else []),
+            )
             if site in topology.nat:
-                self._address(router, "wan", topology.site_address(site, _OUTSIDE))
-                masquerade = ("ip", "netns", "exec", self.router(site), "nft", _MASQUERADE)
-                call(*masquerade)
+                call("ip", "netns", "exec", self.router(site), "nft", _MASQUERADE)
         self.line.change(**asdict(topology.line))
 
     def _add_site(self, site: int) -> None:
-        router = self._add_namespace(f"site{site}")
-        ip = ("ip", "-n", router)
-        call(*ip, "link", "add", "site", "type", "bridge", "mcast_snooping", "0")
-        self._allow(router, "site", forwarding=True)
-        call(*ip, "link", "set", "site", "up")
-        self._address(ip, "site", self.topology.site_address(site, _ROUTER))
-        call(*ip, "route", "add", self.topology.prefix(site), "dev", "site")
+        version = "ipv6" if self.topology.ipv6 else "ipv4"
+        forward = f"echo 1 > /proc/sys/net/{version}/conf/all/forwarding"
+        ip(
+            self._add_namespace(f"site{site}", forward),
+            "link add site type bridge mcast_snooping 0",
+            "link set site up",
+            self._add_address("site", site, _ROUTER),
+            f"route add {self.topology.prefix(site)} dev site",
+        )
 
     def _join(self, host: int) -> None:
         """The NIC of a host, and its routes, which pin the congestion control."""
         topology, name = self.topology, self._host(host)
         site = topology.site_of(host)
         cable((name, "eth0"), (self.router(site), f"h{host}"), topology.near)
-        call("ip", "-n", self.router(site), "link", "set", f"h{host}", "master", "site")
-        self._allow(name, "eth0")
-        ip = ("ip", "-n", name)
-        self._address(ip, "eth0", topology.address(host))
-        pinned = ("dev", "eth0", "congctl", topology.congestion)
-        call(*ip, "route", "add", topology.prefix(site), *pinned)
         router = topology.site_address(site, _ROUTER)
-        call(*ip, "route", "add", "default", "via", router, *pinned)
+        pinned = f"dev eth0 congctl {topology.congestion}"
+        ip(
+            name,
+            self._add_address("eth0", site, topology.number_of(host)),
+            f"route add {topology.prefix(site)} {pinned}",
+            f"route add default via {router} {pinned}",
+        )
 
-    def _address(self, ip: tuple[str, ...], nic: str, address: str) -> None:
-        """The routes to the site are added apart: that of the kernel has no congestion control."""
-        width = "/64" if self.topology.ipv6 else "/24"
-        call(*ip, "address", "add", address + width, "dev", nic, "noprefixroute")
+    def _add_address(self, nic: str, site: int, number: int) -> str:
+        """The route to the site is added apart: that of the kernel has no congestion control."""
+        address = self.topology.site_address(site, number)
+        width = 64 if self.topology.ipv6 else 24
+        return f"address add {address}/{width} dev {nic} noprefixroute"
 
-    def _allow(self, namespace: str, nic: str, forwarding: bool = False) -> None:
-        """Settings of the kernel; what a connection learns of a path is not kept for the next."""
-        version = "ipv6" if self.topology.ipv6 else "ipv4"
-        values = {"ipv4/tcp_no_metrics_save": 1}
+    def _kernel_settings(self) -> str:
+        """What a connection learns of a path is not kept; IPv6 addresses work at once."""
+        settings = super()._kernel_settings()
+        settings += "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save\n"
         if self.topology.ipv6:
-            values[f"ipv6/conf/{nic}/accept_dad"] = 0  # its address of the link works at once
-            values[f"ipv6/conf/{nic}/disable_ipv6"] = 0
-        if forwarding:
-            values[f"{version}/conf/all/forwarding"] = 1
-        script = "; ".join(f"echo {v} > /proc/sys/net/{key}" for key, v in values.items())
-        call("ip", "netns", "exec", namespace, "sh", "-ec", script)
+            settings += "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad\n"
+            settings += "echo 0 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n"
+        return settings
 
     def _start_program(self) -> None:
         """It lives in a router's namespace, with which it ends."""
