@@ -27,6 +27,7 @@ COMMANDS = {
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
     "rejoin": "the loss of a DiLoCo training whose host is killed and joins again",
     "choices": "the choice with default settings beside every algorithm and order (root)",
+    "distance": "all-reduces between distant sites, with losses and without (root)",
     "degraded": "steps after something has become slow, beside those of a fresh probe (root)",
     "strangers": "steps of a training while a stranger attacks its ports (root)",
     "reacting": "steps of a job while a link becomes slow and recovers (root)",

@@ -30,7 +30,7 @@ Run = Callable[[Any, argparse.Namespace], None]
 
 
 @explained
-def _sites(text: str) -> tuple[int, int]:
+def sites(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)x(\d+)", text)
     if match is None:
         raise ValueError(
@@ -50,7 +50,7 @@ def _between(text: str) -> tuple[int, int]:
 def add_commands(commands: Any, add_run_arguments: Callable[..., None], run: Run) -> None:
     """Adds `wan` and `line`; `run` is what `lab run` does with a lab that is up."""
     wan = commands.add_parser("wan", help="run a command as every rank, between distant sites")
-    wan.add_argument("--hosts", type=_sites, default=(2, 1), metavar="SITESxHOSTS")
+    wan.add_argument("--hosts", type=sites, default=(2, 1), metavar="SITESxHOSTS")
     _add_line_arguments(wan)
     wan.add_argument("--near", default="1gbit", help="rate of each host's NIC")
     wan.add_argument("--congestion", default="cubic", help="TCP's congestion control")
