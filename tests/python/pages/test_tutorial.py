@@ -36,7 +36,7 @@ def follow(folder: pathlib.Path, *, on_hosts: bool) -> None:
 
 
 def run(folder: pathlib.Path, code: str) -> str:
-    command = code.replace("./dev bench", "python -m benchmarks")
+    command = code.replace("./dev lab", "python -m benchmarks lab")
     return shell(command, folder, PYTHONPATH=str(ROOT))
 
 
@@ -62,4 +62,4 @@ def test_on_two_virtual_machines(tmp_path: pathlib.Path) -> None:
     try:
         follow(tmp_path, on_hosts=True)
     finally:
-        run(tmp_path, "./dev bench lab down")
+        run(tmp_path, "./dev lab down")
