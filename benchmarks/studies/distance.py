@@ -48,14 +48,14 @@ def _row(lab: WideLab, line: Line, spec: dict[str, Any]) -> dict[str, Any]:
     before = lab.line.counts()
     sizes_found = study.run(__name__, spec, lab=lab)
     after = lab.line.counts()
-    entered, lost, overflowed = (
-        sum(getattr(after[way], name) - getattr(before[way], name) for way in after)
+    packets = {
+        name: sum(getattr(after[way], name) - getattr(before[way], name) for way in after)
         for name in ("entered", "lost", "overflowed")
-    )
+    }
     return {
         "line": asdict(line),
         "topology": lab.topology.describe(),
-        "packets": {"entered": entered, "lost": lost, "overflowed": overflowed},
+        "packets": packets,
         "load_average": os.getloadavg()[0],
         "sizes": sizes_found,
     }
@@ -70,29 +70,18 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     packets = row["packets"]
     yield (
         f"RTT {row['line']['rtt']}, loss {row['line']['loss']}: {packets['lost']:,} of "
-        f"{packets['entered']:,} packets lost, {packets['overflowed']:,} overflowed"
+        f"{packets['entered']:,} packets lost; load average {row['load_average']:.1f}"
     )
     for each in row["sizes"]:
-        yield f"all-reduce {report.size(each['size'])}"
-        yield from report.ways(each["ways"])
+        ours, gloo = each["ways"][OURS], each["ways"][GLOO]
+        yield (
+            f"  {report.size(each['size']):>7}: q7x2 {_cost(ours)}, Gloo {_cost(gloo)}, "
+            f"{gloo['seconds'] / ours['seconds']:.2g} x"
+        )
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A table in Markdown, and a warning if the machine was busy."""
-    head = ("RTT", "loss", "size", "q7x2", "Gloo", "faster", "CPU q7x2", "CPU Gloo")
-    cells = []
-    for row in rows:
-        for each in row["sizes"]:
-            ours, gloo = each["ways"][OURS], each["ways"][GLOO]
-            figures = (ours["seconds"], gloo["seconds"], ours["cpu_seconds"], gloo["cpu_seconds"])
-            times = [report.duration(seconds) for seconds in figures]
-            faster = f"{gloo['seconds'] / ours['seconds']:.2g} x"
-            line = row["line"]
-            size = report.size(each["size"])
-            cells.append([line["rtt"], line["loss"], size, *times[:2], faster, *times[2:]])
-    loads = [row["load_average"] for row in rows]
-    note = f"\nLoad average of the machine meanwhile: {min(loads):.1f} to {max(loads):.1f}.\n"
-    return report.markdown(head, cells) + note
+def _cost(way: dict[str, Any]) -> str:
+    return f"{report.duration(way['seconds'])} (CPU {report.duration(way['cpu_seconds'])})"
 
 
 # ---- one rank -----------------------------------------------------------------------------------

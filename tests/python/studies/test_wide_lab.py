@@ -20,6 +20,7 @@ from benchmarks.harness import iperf
 from benchmarks.harness.lab import Counts, LabError, Line, WideLab, WideTopology, namespaces, wide
 from benchmarks.harness.lab.hosts import STATE, remove_stale
 from benchmarks.harness.processes import RanksFailed
+from benchmarks.studies import distance
 
 QUIET = Line(rate="unshaped", rtt="2ms")
 PORT = 20000
@@ -512,3 +513,16 @@ def test_an_all_reduce_between_distant_sites_is_right() -> None:
         ranks = lab.run(python(ALL_REDUCES), timeout_s=300).ranks
         assert [rank.output.splitlines()[-1] for rank in ranks] == ["right"] * 4
         assert lab.line.counts()[0, 1].delivered_bytes > 1 << 20
+
+
+@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
+@needs_lab
+def test_all_reduces_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "distance.json"
+    small = ["--rtts", "10ms", "--losses", "0%", "--sizes", "4,64K", "--rounds", "1"]
+    distance.main([*small, "--out", str(out)])
+    (row,) = json.loads(out.read_text())["rows"]
+    assert [each["size"] for each in row["sizes"]] == [4, 65536]
+    assert all(way["seconds"] >= 0.005 for each in row["sizes"] for way in each["ways"].values())
+    assert row["packets"]["lost"] == 0
+    assert "RTT 10ms, loss 0%: 0 of" in capsys.readouterr().out
