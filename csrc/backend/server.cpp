@@ -34,7 +34,7 @@ Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& 
                                          peer_info_of_process(*runtime_))) {
   reduce_isa();  // a wrong Q7X2_ISA is an error here
   Locked locked(runtime_->lock());
-  runtime_->peers().expect_others(locked);
+  runtime_->peers().admission().expect_others(locked);
 }
 
 Server::~Server() {

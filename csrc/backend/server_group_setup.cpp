@@ -40,7 +40,7 @@ bool has_ended(uint64_t process) {
   if (!runtime) return false;
   Locked locked(runtime->lock());
   const Peer* const peer = runtime->peers().find(locked, process);
-  return peer != nullptr && peer->has_ended;
+  return peer != nullptr && peer->life.has_ended();
 }
 
 }  // namespace

@@ -295,7 +295,7 @@ std::string ProcessGroupQ7x2::own_handle() const {
   {
     // Nobody knows who will have the handle.
     Locked locked(reachable_->lock());
-    reachable_->peers().expect_others(locked);
+    reachable_->peers().admission().expect_others(locked);
   }
   return PeerAddress{peer_info, rank_}.encode(reachable_->secret());
 }

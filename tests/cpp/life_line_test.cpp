@@ -109,7 +109,7 @@ TEST(LifeLine, TellsThatItEndsInGoodOrder) {
   EXPECT_FALSE(connect_to_life_line(kProcess + 1).is_valid());
   const PrivateSocket socket = connect_to_life_line(kProcess);
   ASSERT_TRUE(socket.is_valid());
-  line.close(HeartbeatHello::Turn::kLeft);
+  line.close();
   char byte = 0;
   EXPECT_EQ(::recv(socket, &byte, 1, 0), 1);
   EXPECT_EQ(byte, LifeLine::kLeft);

@@ -19,7 +19,6 @@
 namespace q7x2 {
 namespace {
 
-using State = PeerLife::State;
 using test::Rank;
 using test::run_ranks;
 
@@ -209,15 +208,15 @@ TEST(PeerTable, NoticesThatAProcessOfThisHostEnds) {
       EXPECT_TRUE(peer->life.is_alive());
     }
     ::kill(child, SIGKILL);
-    pollfd entry{bench.table.watch_fd(), POLLIN, 0};
+    pollfd entry{bench.table.poll_fd(), POLLIN, 0};
     ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
     ::waitpid(child, nullptr, 0);
     {
       Locked locked(bench.reactor.lock());
-      bench.table.look(locked, Clock::now());
+      bench.table.poll(locked, Clock::now());
     }
     EXPECT_TRUE(peer->life.is_suspect());
-    EXPECT_TRUE(peer->has_ended);
+    EXPECT_TRUE(peer->life.has_ended());
     EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it is told once";
 
     Locked locked(bench.reactor.lock());
@@ -243,7 +242,7 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
     };
     const auto look = [](Bench& bench) {
       Locked locked(bench.reactor.lock());
-      bench.table.look(locked, Clock::now());
+      bench.table.poll(locked, Clock::now());
       bench.table.declare_dead(locked, Clock::now(), [] {});
     };
     for (uint32_t incarnation = 0; incarnation < 3; ++incarnation) {
@@ -260,7 +259,7 @@ TEST(PeerTable, AnEndThatSeesABreakTellsTheOther) {
       }
       EXPECT_TRUE(there.life.is_dead());
       EXPECT_EQ(here.life.reason(), "it has given up the connection to this process");
-      EXPECT_TRUE(here.has_given_up) << "so it is not told in turn";
+      EXPECT_FALSE(here.life.must_give_notice()) << "so it is not told in turn";
     }
   });
 }
@@ -283,11 +282,53 @@ TEST(PeerTable, AnEndIsSeenAlsoIfTheConnectionIsRenewedFirst) {
     EXPECT_EQ(one.table.renew(locked).size(), 1U) << "nobody knows yet";
     const uint64_t losses = one.table.num_losses();
     const TimePoint give_up = Clock::now() + std::chrono::seconds(20);
-    while (!peer.has_ended && Clock::now() < give_up) one.table.look(locked, Clock::now());
-    EXPECT_TRUE(peer.has_ended);
+    while (!peer.life.has_ended() && Clock::now() < give_up) one.table.poll(locked, Clock::now());
+    EXPECT_TRUE(peer.life.has_ended());
     EXPECT_GT(one.table.num_losses(), losses) << "whoever waits for it looks again";
     EXPECT_EQ(one.deaths.size(), 1U);
     EXPECT_TRUE(one.table.renew(locked).empty()) << "there is nothing to connect to";
+  });
+}
+
+// What a group is told that is made right then must hold.
+TEST(PeerTable, IsUpToDateOnceItKnowsThatAConnectionBroke) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("UCX_TLS", "tcp", 1);
+    if (rank.rank == 1) {
+      {
+        Reactor gone({});
+        rank.put("address", gone.worker().address());
+        rank.barrier();
+        for (int i = 0; i < 1000; ++i) {
+          Locked locked(gone.lock());
+          gone.progress(locked);
+          ::usleep(100);
+        }
+      }
+      rank.barrier();  // its sockets are closed
+      rank.barrier();
+      return;
+    }
+    Bench bench;
+    PeerInfo peer_info = bench.peer_info(kProcess);
+    peer_info.address = rank.get(1, "address");
+    Peer* peer = nullptr;
+    rank.barrier();
+    {
+      Locked locked(bench.reactor.lock());
+      peer = &bench.table.meet(locked, peer_info, /*same_host=*/false, 0);
+      ASSERT_TRUE(bench.table.connect(locked, *peer));
+      bench.reactor.send_message(locked, peer->shared.endpoint(), 0, "so that it connects");
+      const TimePoint until = Clock::now() + std::chrono::seconds(10);
+      while (!bench.table.is_up_to_date(locked, Clock::now())) ASSERT_LT(Clock::now(), until);
+    }
+    rank.barrier();
+    Locked locked(bench.reactor.lock());
+    const TimePoint until = Clock::now() + std::chrono::seconds(10);
+    EXPECT_TRUE(peer->life.is_alive()) << "nobody has asked";
+    while (!bench.table.is_up_to_date(locked, Clock::now())) ASSERT_LT(Clock::now(), until);
+    EXPECT_TRUE(peer->life.is_suspect());
+    rank.barrier();
   });
 }
 

@@ -73,7 +73,7 @@ Assembly::Assembly(Runtime& runtime, Options options)
   if (!runtime_.assemblies().begin(locked, stamp_, inbox_)) {
     throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
   }
-  runtime_.peers().admit(locked, options_.members,
+  runtime_.peers().admission().admit(locked, options_.members,
                          options_.members[static_cast<size_t>(rank_)].host_key);
 }
 
@@ -83,7 +83,7 @@ bool Assembly::is_of_this_host(const PeerInfo& member) const {
 
 void Assembly::ask_to_be_admitted(const Check& check) {
   if (std::exchange(has_asked_, true)) return;
-  std::vector<Heartbeat::Target> targets;
+  std::vector<HeartbeatTarget> targets;
   {
     Locked locked(runtime_.lock());
     for (const int each : neighbours()) {
@@ -93,7 +93,7 @@ void Assembly::ask_to_be_admitted(const Check& check) {
     }
   }
   AdmissionRequests requests(stamp_.process, targets, Clock::now());
-  while (!requests.look(Clock::now()) && Clock::now() < deadline_) {
+  while (!requests.poll(Clock::now()) && Clock::now() < deadline_) {
     runtime_.drive();
     look_around(check);
     inbox_.wait(kNap);
@@ -191,7 +191,7 @@ void Assembly::watch(const Round& round, int from) {
     runtime_.assemblies().set_waiting(locked, stamp_.key, culprit_);
     const Peer* const peer =
         runtime_.peers().find(locked, options_.members[static_cast<size_t>(from)].process);
-    if (peer != nullptr && peer->is_shm_blocked) {
+    if (peer != nullptr && peer->life.is_shm_blocked()) {
       throw error(ErrorCode::kTransport,
                   describe(from) + " no longer receives messages from other processes of its host",
                   from);
@@ -199,7 +199,7 @@ void Assembly::watch(const Round& round, int from) {
     if (peer == nullptr || !peer->life.is_dead()) {
       return;
     }
-    if (peer->has_ended || reopened_[from] >= kMostReopened) {
+    if (peer->life.has_ended() || reopened_[from] >= kMostReopened) {
       throw error(ErrorCode::kPeerFailed, describe(from) + " failed: " + peer->life.reason(), from);
     }
     broken = true;

@@ -87,7 +87,7 @@ bool AssemblyTable::send(Locked& locked, const PeerInfo& to, std::string_view me
   }
   uint32_t incarnation = 0;
   if (const Peer* const known = peers_.find(locked, to.process)) {
-    if (known->has_ended || known->life.is_suspect()) {
+    if (known->life.has_ended() || known->life.is_suspect()) {
       return false;
     }
     incarnation = known->incarnation + (known->life.is_dead() ? 1 : 0);

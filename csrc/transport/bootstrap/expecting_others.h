@@ -10,12 +10,12 @@ class ExpectingOthers {
  public:
   explicit ExpectingOthers(Runtime& runtime) : runtime_(runtime) {
     Locked locked(runtime_.lock());
-    runtime_.peers().expect_others(locked);
+    runtime_.peers().admission().expect_others(locked);
   }
   ~ExpectingOthers() {
     if (runtime_.forked()) return;
     Locked locked(runtime_.lock());
-    runtime_.peers().expect_no_others(locked);
+    runtime_.peers().admission().expect_no_others(locked);
   }
   ExpectingOthers(const ExpectingOthers&) = delete;
   ExpectingOthers& operator=(const ExpectingOthers&) = delete;

@@ -8,30 +8,25 @@
 namespace q7x2 {
 namespace {
 
-// A few times as long as TaskTable waits before it closes a connection.
-constexpr std::chrono::milliseconds kQuietWithin{100};
+// A few times as long as TaskTable waits before it closes a connection. A process that is never
+// idle is not waited for any longer.
+constexpr std::chrono::milliseconds kPatience{100};
 constexpr std::chrono::milliseconds kPause{1};
-// UCX sees the end of a connection in one round, and forgets it in the next one.
-constexpr int kRounds = 8;
 
 }  // namespace
 
-void await_quiet(Runtime& runtime) {
-  const TimePoint until = Clock::now() + kQuietWithin;
-  while (Clock::now() < until) {
+void learn_of_breaks(Runtime& runtime) {
+  const TimePoint until = Clock::now() + kPatience;
+  for (TimePoint now = Clock::now(); now < until; now = Clock::now()) {
+    bool is_held_up = false;
     {
       Locked locked(runtime.lock());
-      if (!runtime.tasks().is_held_up(locked)) return;
+      is_held_up = runtime.tasks().is_held_up(locked);
+      if (!is_held_up && runtime.peers().is_up_to_date(locked, now)) return;
     }
     runtime.drive();
-    std::this_thread::sleep_for(kPause);
+    if (is_held_up) std::this_thread::sleep_for(kPause);
   }
-}
-
-void hear_of_breaks(Runtime& runtime) {
-  for (int i = 0; i < kRounds; ++i) runtime.drive();
-  Locked locked(runtime.lock());
-  runtime.peers().look(locked, Clock::now());
 }
 
 }  // namespace q7x2

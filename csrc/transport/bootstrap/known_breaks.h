@@ -6,10 +6,8 @@ namespace q7x2 {
 
 class Runtime;
 
-/// A connection that a failed call holds up is closed soon (TaskTable). Waits for that, about 0.1 s
-/// at most.
-void await_quiet(Runtime& runtime);
-/// Has UCX and the failure detector notice what broke a moment ago.
-void hear_of_breaks(Runtime& runtime);
+/// Waits until the PeerTable is up to date. A connection that a failed call holds up is closed soon
+/// (TaskTable), which is waited for, too; about 0.1 s at most.
+void learn_of_breaks(Runtime& runtime);
 
 }  // namespace q7x2

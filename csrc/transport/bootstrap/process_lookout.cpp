@@ -44,7 +44,7 @@ void ProcessLookout::add_job(const std::vector<uint64_t>& job_ranks) {
     const PeerInfo& peer_info = found->second->info;
     const Peer* const peer = runtime_->peers().find(locked, peer_info.process);
     job_.push_back({static_cast<int>(r), peer_info.process,
-                    describe(static_cast<int>(r), peer_info), peer->is_silent});
+                    describe(static_cast<int>(r), peer_info), peer->life.is_lost_by(Evidence::kSilent)});
   }
   for (Peer* const failed : runtime_->groups().failed_members(locked)) {
     runtime_->peers().watch(locked, *failed);
@@ -103,10 +103,10 @@ void ProcessLookout::look(const Watched& watched, bool is_of_job) {
   if (peer == nullptr) {
     return;
   }
-  const bool was_seen = is_of_job || peer->was_seen;
-  if (peer->has_ended) {
+  const bool was_seen = is_of_job || peer->life.was_seen();
+  if (peer->life.has_ended()) {
     losses_.push_back({watched.rank, watched.who + " failed: its process has ended", was_seen});
-  } else if (peer->is_silent && !watched.was_silent) {
+  } else if (peer->life.is_lost_by(Evidence::kSilent) && !watched.was_silent) {
     losses_.push_back({watched.rank, watched.who + " failed: " + peer->life.reason(), was_seen});
   }
 }

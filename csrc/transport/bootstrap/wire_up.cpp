@@ -127,14 +127,13 @@ void WireUp::admit(const std::vector<std::string>& peer_infos) {
     return;  // all ranks say so when they verify the peer infos
   }
   Locked locked(runtime_.lock());
-  runtime_.peers().admit(locked, all, mine_.host_key);
+  runtime_.peers().admission().admit(locked, all, mine_.host_key);
 }
 
 // ---- peer infos
 
 PeerInfo WireUp::make_peer_info(const std::string& algorithms, DevicePath device_path) {
-  await_quiet(runtime_);
-  hear_of_breaks(runtime_);
+  learn_of_breaks(runtime_);
   PeerInfo peer_info = peer_info_of_process(runtime_);
   {
     Locked locked(runtime_.lock());
@@ -230,7 +229,7 @@ void WireUp::renew_connections(const Membership& members, std::vector<PeerInfo> 
     for (size_t r = 0; r < peer_infos.size(); ++r) {
       peer_infos[r].renewed = decode_renewed(all[r]);
     }
-    hear_of_breaks(runtime_);
+    learn_of_breaks(runtime_);
   }
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {

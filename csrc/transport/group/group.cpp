@@ -195,7 +195,7 @@ bool Group::waits_for_the_dead(Locked& locked, Task& task) const {
   for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
     if (p->peer < 0) return false;
     const Peer& peer = members_.peer(p->peer);
-    if (!peer.has_ended || !peer.life.is_dead()) return false;
+    if (!peer.life.has_ended() || !peer.life.is_dead()) return false;
   }
   return true;
 }
@@ -307,7 +307,7 @@ void Group::peer_died(Locked& locked, const Peer& peer) {
     return;
   }
   if (matcher_) progress_shared(locked);  // what it wrote before
-  if (peer.was_cut_off) {
+  if (peer.life.is_lost_by(Evidence::kLate)) {
     fail(locked, Error(ErrorCode::kTimeout,
                        describe(rank) + " is late: " + peer.life.reason() +
                            ", so the connection to it was closed",
@@ -317,10 +317,10 @@ void Group::peer_died(Locked& locked, const Peer& peer) {
   // Of a path that is blocked, either end may be the one that says so: both are named.
   const std::string here = describe(this->rank());
   std::string reason = peer.life.reason();
-  if (reason == kPathFromIsBlocked) {
+  if (peer.life.is_lost_by(Evidence::kPathFromBlocked)) {
     reason =
         "the path for data from it to " + here + " is blocked (firewall or MTU?), its host answers";
-  } else if (peer.is_blocked) {
+  } else if (peer.life.is_lost_by(Evidence::kPathToBlocked)) {
     reason += ", seen from " + here;
   }
   fail(locked, Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));

@@ -15,9 +15,9 @@ constexpr std::chrono::milliseconds kPause{20};
 }  // namespace
 
 AdmissionRequests::AdmissionRequests(uint64_t process,
-                                     const std::vector<Heartbeat::Target>& targets, TimePoint now)
+                                     const std::vector<HeartbeatTarget>& targets, TimePoint now)
     : process_(process), give_up_(now + kPatience) {
-  for (const Heartbeat::Target& target : targets) {
+  for (const HeartbeatTarget& target : targets) {
     Request request;
     request.target = target;
     request.is_over = target.endpoint.port == 0;
@@ -25,7 +25,7 @@ AdmissionRequests::AdmissionRequests(uint64_t process,
   }
 }
 
-bool AdmissionRequests::look(TimePoint now) {
+bool AdmissionRequests::poll(TimePoint now) {
   for (Request& request : requests_) {
     if (!request.is_over) advance(request, now);
   }
@@ -52,11 +52,7 @@ void AdmissionRequests::advance(Request& request, TimePoint now) const {
       case Attempt::kMade:
         break;
     }
-    const HeartbeatHello hello{process_, request.target.process, request.target.incarnation,
-                               HeartbeatHello::Topic::kAdmit, HeartbeatHello::next_number()};
-    const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, request.target.key);
-    request.was_sent = ::send(request.line, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-                       static_cast<ssize_t>(bytes.size());
+    request.was_sent = say_call(request.line, process_, request.target).has_value();
     if (!request.was_sent) call_again();
     return;
   }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "transport/net/private_socket.h"
-#include "transport/peer/heartbeat.h"
+#include "transport/peer/heartbeat_hello.h"
 
 namespace q7x2 {
 
@@ -25,14 +25,14 @@ class AdmissionRequests {
   static constexpr std::chrono::seconds kPatience{2};
 
   /// `process`: this one. `targets`: whom it asks.
-  AdmissionRequests(uint64_t process, const std::vector<Heartbeat::Target>& targets, TimePoint now);
+  AdmissionRequests(uint64_t process, const std::vector<HeartbeatTarget>& targets, TimePoint now);
 
   /// True: all were asked, or did not answer in time. Does not wait.
-  bool look(TimePoint now);
+  bool poll(TimePoint now);
 
  private:
   struct Request {
-    Heartbeat::Target target;
+    HeartbeatTarget target;
     PrivateSocket line;
     bool was_sent = false;
     bool is_over = false;

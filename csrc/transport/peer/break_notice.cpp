@@ -1,32 +1,55 @@
 #include "transport/peer/break_notice.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "transport/net/connection_attempt.h"
 
 namespace q7x2 {
+namespace {
 
-BreakNotice::BreakNotice(uint64_t process, const Heartbeat::Target& target, int epoll)
-    : process_(process),
-      target_(target),
-      line_(start_connecting(target.endpoint, epoll, EPOLLOUT, this)) {}
+constexpr std::chrono::milliseconds kPause{20};
 
-std::optional<Heartbeat::Finding> BreakNotice::ready() {
-  const Attempt attempt = outcome(line_);
-  if (attempt == Attempt::kPending) {
-    return std::nullopt;
-  }
-  if (attempt == Attempt::kMade) {
-    const HeartbeatHello hello{process_, target_.process, target_.incarnation, target_.topic,
-                               HeartbeatHello::next_number()};
-    const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, target_.key);
-    ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
+}  // namespace
+
+BreakNotice::BreakNotice(uint64_t process, const HeartbeatTarget& target, int epoll, TimePoint now)
+    : process_(process), target_(target), epoll_(epoll), give_up_(now + kPatience) {
+  call(now);
+}
+
+void BreakNotice::call(TimePoint now) {
+  next_call_ = TimePoint::max();
+  line_ = start_connecting(target_.endpoint, epoll_, EPOLLOUT, this);
+  if (!line_.is_valid()) call_again(now);
+}
+
+void BreakNotice::call_again(TimePoint now) {
   line_.close();
-  if (attempt == Attempt::kRefused) {
-    return Heartbeat::Finding{Evidence::kEndedElsewhere, "its process has ended"};
+  if (now < give_up_) next_call_ = now + kPause;
+}
+
+std::optional<Finding> BreakNotice::ready(TimePoint now) {
+  switch (line_.is_valid() ? outcome(line_) : Attempt::kPending) {
+    case Attempt::kPending:
+      break;
+    case Attempt::kMade:
+      if (say_call(line_, process_, target_)) {
+        line_.close();
+      } else {
+        call_again(now);
+      }
+      break;
+    case Attempt::kRefused:
+      line_.close();
+      return Finding{Evidence::kEndedElsewhere, "its process has ended"};
+    case Attempt::kFailed:
+      call_again(now);
+      break;
   }
+  return std::nullopt;
+}
+
+std::optional<Finding> BreakNotice::tick(TimePoint now) {
+  if (now >= next_call_) call(now);
   return std::nullopt;
 }
 

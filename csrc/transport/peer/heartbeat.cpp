@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/log.h"
 #include "transport/net/connection_attempt.h"
@@ -26,24 +26,32 @@ constexpr int kMostDoublings = 8;
 
 }  // namespace
 
-Heartbeat::Heartbeat(uint64_t process, const Target& target, SilenceClock::Duration limit,
-                     int epoll, TimePoint now)
-    : process_(process), target_(target), limit_(limit), epoll_(epoll), clock_(limit, now) {
+Heartbeat::Heartbeat(uint64_t process, const HeartbeatTarget& target,
+                     SilenceClock::Duration limit, int epoll, TimePoint now)
+    : process_(process),
+      target_(target),
+      limit_(limit),
+      epoll_(epoll),
+      host_(target.endpoint, limit, now, epoll, this) {
   call(now);
 }
 
-Heartbeat::TimePoint Heartbeat::due() const {
+LivenessWatch::TimePoint Heartbeat::due() const {
   if (is_over_) {
     return TimePoint::max();
   }
-  return state_ == Line::kDown ? std::min(next_call_, clock_.silent_at()) : clock_.silent_at();
+  return state_ == Line::kDown ? std::min(next_call_, host_.silent_at()) : host_.silent_at();
 }
 
-std::optional<Heartbeat::Finding> Heartbeat::look(TimePoint now) {
+Finding Heartbeat::found(Evidence evidence, std::string reason) const {
+  return {evidence, std::move(reason), has_reached_};
+}
+
+std::optional<Finding> Heartbeat::tick(TimePoint now) {
   if (is_over_) {
     return std::nullopt;
   }
-  clock_.look(now);
+  hear_knock(now);
   if (state_ == Line::kDown && now >= next_call_) {
     if (auto finding = call(now)) {
       return finding;
@@ -51,48 +59,35 @@ std::optional<Heartbeat::Finding> Heartbeat::look(TimePoint now) {
   } else if (state_ == Line::kGreeting || state_ == Line::kUp) {
     beat(now);
   }
-  if (clock_.is_silent(now)) {
-    return silence(now);
-  }
-  if (clock_.is_doubtful(now)) {
-    knock(now);
-  } else {
-    knock_.close();
+  if (host_.is_silent(now)) {
+    return found(Evidence::kSilent, "its host" + host_.silence(now));
   }
   return std::nullopt;
 }
 
-Heartbeat::Finding Heartbeat::silence(TimePoint now) const {
-  std::array<char, 96> text;
-  std::snprintf(text.data(), text.size(),
-                "its host, or the link to it, has not answered for %.1f s (Q7X2_SILENCE)",
-                std::chrono::duration<double>(std::max(clock_.silence(now), limit_)).count());
-  return {Evidence::kSilent, text.data()};
-}
-
-std::optional<Heartbeat::Finding> Heartbeat::ready(TimePoint now) {
+std::optional<Finding> Heartbeat::ready(TimePoint now) {
   if (is_over_) {
     return std::nullopt;
   }
-  if (knock_.is_valid()) {
-    knocked(now);
-  }
+  hear_knock(now);
   if (state_ == Line::kCalling) {
     if (auto finding = called(now)) {
       return finding;
     }
   }
-  return state_ == Line::kGreeting || state_ == Line::kUp ? read(now) : std::nullopt;
+  read(now);
+  return std::nullopt;
+}
+
+// A call's own attempts have become rare if a knock was needed.
+void Heartbeat::hear_knock(TimePoint now) {
+  if (host_.hear_knock(now) && state_ == Line::kCalling) hang_up(now);
 }
 
 // ----------------------------------------------------------------------------------------- line
 
-PrivateSocket Heartbeat::start_connection(uint32_t events) const {
-  return start_connecting(target_.endpoint, epoll_, events, this);
-}
-
-std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {
-  line_ = start_connection(EPOLLIN | EPOLLOUT);
+std::optional<Finding> Heartbeat::call(TimePoint now) {
+  line_ = start_connecting(target_.endpoint, epoll_, EPOLLIN | EPOLLOUT, this);
   num_heard_ = 0;
   if (!line_.is_valid()) {
     hang_up(now);
@@ -102,12 +97,12 @@ std::optional<Heartbeat::Finding> Heartbeat::call(TimePoint now) {
   return called(now);
 }
 
-std::optional<Heartbeat::Finding> Heartbeat::called(TimePoint now) {
+std::optional<Finding> Heartbeat::called(TimePoint now) {
   switch (outcome(line_)) {
     case Attempt::kPending:
       break;
     case Attempt::kMade:
-      clock_.hear(now);
+      host_.hear(now);
       has_reached_ = true;
       greet(now);
       break;
@@ -120,29 +115,27 @@ std::optional<Heartbeat::Finding> Heartbeat::called(TimePoint now) {
   return std::nullopt;
 }
 
-std::optional<Heartbeat::Finding> Heartbeat::refused(TimePoint now) {
-  clock_.hear(now);
+std::optional<Finding> Heartbeat::refused(TimePoint now) {
+  host_.hear(now);
   if (has_answered_ || believes_refusals_) {
     hang_up(now);
-    return Finding{Evidence::kEndedElsewhere, "its process has ended"};
+    return found(Evidence::kEndedElsewhere, "its process has ended");
   }
   turned_away(now);
   return std::nullopt;
 }
 
 void Heartbeat::greet(TimePoint now) {
-  hello_ = {process_, target_.process, target_.incarnation, target_.topic,
-            HeartbeatHello::next_number()};
-  const auto hello = hello_.encode(HeartbeatHello::Turn::kCall, target_.key);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = this;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) != 0 ||
-      ::send(line_, hello.data(), hello.size(), MSG_NOSIGNAL) !=
-          static_cast<ssize_t>(hello.size())) {
+  const bool is_watched = ::epoll_ctl(epoll_, EPOLL_CTL_MOD, line_, &event) == 0;
+  const auto hello = is_watched ? say_call(line_, process_, target_) : std::nullopt;
+  if (!hello) {
     hang_up(now);
     return;
   }
+  hello_ = *hello;
   state_ = Line::kGreeting;
 }
 
@@ -167,21 +160,23 @@ void Heartbeat::turned_away(TimePoint now) {
   }
 }
 
-std::optional<Heartbeat::Finding> Heartbeat::read(TimePoint now) {
+void Heartbeat::read(TimePoint now) {
   while (state_ == Line::kGreeting || state_ == Line::kUp) {
     const std::span<std::byte> rest = std::span(heard_).subspan(num_heard_);
     const ssize_t count = ::recv(line_, rest.data(), rest.size(), 0);
     if (count <= 0) {
       lost(count, now);
-      return std::nullopt;
+      return;
     }
     num_heard_ += static_cast<size_t>(count);
     if (num_heard_ < heard_.size()) continue;
     num_heard_ = 0;
-    if (state_ == Line::kUp) return check_end(now);
+    if (state_ == Line::kUp) {
+      check_end(now);
+      return;
+    }
     check_answer(now);
   }
-  return std::nullopt;
 }
 
 bool Heartbeat::is_answer(const std::optional<HeartbeatHello>& hello) const {
@@ -201,20 +196,12 @@ void Heartbeat::check_answer(TimePoint now) {
 }
 
 // What has no proof was not said by the process: the next call shows how it is.
-std::optional<Heartbeat::Finding> Heartbeat::check_end(TimePoint now) {
-  const auto says = [&](HeartbeatHello::Turn turn) {
-    return is_answer(HeartbeatHello::decode(heard_, turn, target_.key));
-  };
+void Heartbeat::check_end(TimePoint now) {
   hang_up(now);
-  if (says(HeartbeatHello::Turn::kLeft)) {
-    knock_.close();
+  if (is_answer(HeartbeatHello::decode(heard_, HeartbeatHello::Turn::kLeft, target_.key))) {
+    host_.stop_knocking();
     is_over_ = true;
-  } else if (says(HeartbeatHello::Turn::kGivenUp)) {
-    return Finding{Evidence::kConnectionBroke, "it has given up the connection to this process"};
-  } else if (says(HeartbeatHello::Turn::kBlocked)) {
-    return Finding{Evidence::kConnectionBroke, kPathFromIsBlocked};
   }
-  return std::nullopt;
 }
 
 // The process has ended, or it has not taken the call, or somebody reset the connection, or TCP
@@ -224,7 +211,7 @@ void Heartbeat::lost(ssize_t received, TimePoint now) {
     return;
   }
   if (received == 0 || errno == ECONNRESET || errno == EPIPE) {
-    clock_.hear(now);
+    host_.hear(now);
   }
   hang_up(now);
 }
@@ -237,31 +224,11 @@ void Heartbeat::beat(TimePoint now) {
   const bool is_known = ::getsockopt(line_, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
                         length >= offsetof(tcp_info, tcpi_last_ack_recv) + sizeof(uint32_t);
   if (is_known) {
-    clock_.hear(now - std::chrono::milliseconds(info.tcpi_last_ack_recv));
+    host_.hear(now - std::chrono::milliseconds(info.tcpi_last_ack_recv));
   }
   // One byte at a time: more would say nothing more.
   if (!is_known || info.tcpi_unacked == 0) {
     ::send(line_, &kBeat, 1, MSG_NOSIGNAL);
-  }
-}
-
-void Heartbeat::knock(TimePoint now) {
-  if (knock_.is_valid()) {
-    knocked(now);
-  }
-  knock_.close();
-  knock_ = start_connection(EPOLLOUT);
-}
-
-void Heartbeat::knocked(TimePoint now) {
-  const Attempt attempt = outcome(knock_);
-  if (attempt == Attempt::kPending) {
-    return;
-  }
-  knock_.close();
-  if (attempt != Attempt::kFailed) {
-    clock_.hear(now);
-    if (state_ == Line::kCalling) hang_up(now);  // its own attempts have become rare
   }
 }
 

@@ -7,11 +7,8 @@
 //   says when the last acknowledgement came.
 // - The kernel closes the connection: call again, at once. If the port refuses the call, the
 //   process has ended. If it takes the call, only the connection broke.
-// - Nothing comes for a quarter of the limit: knock. A knock is one more connection, closed when it
-//   is made. After a loss TCP sends again ever more rarely, so that it could sleep through the end
-//   of a short outage. A knock is a fresh packet every eighth of the limit. A kernel that refuses
-//   it answers too.
-// - Nothing comes for the whole limit: silent.
+// - Nothing comes for a quarter of the limit: knock. Nothing comes for the whole limit: silent. See
+//   HostWatch.
 #pragma once
 
 #include <sys/types.h>
@@ -22,53 +19,35 @@
 #include <optional>
 #include <string>
 
-#include "base/ip_address.h"
 #include "transport/net/private_socket.h"
 #include "transport/peer/heartbeat_hello.h"
-#include "transport/peer/peer_life.h"
+#include "transport/peer/host_watch.h"
+#include "transport/peer/liveness_watch.h"
 #include "transport/peer/silence_clock.h"
 
 namespace q7x2 {
 
-class Heartbeat {
+class Heartbeat final : public LivenessWatch {
  public:
-  using TimePoint = SilenceClock::TimePoint;
-
-  struct Target {
-    uint64_t process = 0;
-    uint32_t incarnation = 0;
-    IpEndpoint endpoint;  ///< port 0: it has none
-    HeartbeatHello::Topic topic = HeartbeatHello::Topic::kShared;
-    MessageKey key{};  ///< of messages to the process
-  };
-  struct Finding {
-    Evidence evidence;
-    std::string reason;  ///< completes "rank 3 failed: ..."
-  };
-
   /// `process`: this one. Events are registered in `epoll`, with this object as their data.
-  Heartbeat(uint64_t process, const Target& target, SilenceClock::Duration limit, int epoll,
-            TimePoint now);
+  Heartbeat(uint64_t process, const HeartbeatTarget& target, SilenceClock::Duration limit,
+            int epoll, TimePoint now);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// To be called about every `SilenceClock::period`: asks, and judges.
-  std::optional<Finding> look(TimePoint now);
   /// From now on a port that refuses means that the process has ended, also if the process has
   /// never answered there: it was alive when it named the port, or others say that it has failed.
   void believe_refusals() { believes_refusals_ = true; }
-  /// The port has taken a call.
-  bool has_reached() const { return has_reached_; }
-  /// A socket is ready.
-  std::optional<Finding> ready(TimePoint now);
-  /// When `look` must be called at the latest; max: it does not matter.
-  TimePoint due() const;
+
+  std::optional<Finding> ready(TimePoint now) override;
+  /// Asks, and judges.
+  std::optional<Finding> tick(TimePoint now) override;
+  TimePoint due() const override;
+
   /// The host has answered lately.
-  bool answers(TimePoint now) const {
-    return !is_over_ && clock_.was_heard() && clock_.silence(now) < limit_ / 2;
-  }
+  bool answers(TimePoint now) const { return !is_over_ && host_.answers(now); }
   /// There is no doubt that it answers now.
-  bool answers_now(TimePoint now) const { return answers(now) && !clock_.is_doubtful(now); }
+  bool answers_now(TimePoint now) const { return !is_over_ && host_.answers_now(now); }
   /// The host has not answered lately, or not yet, although it should.
   bool is_out_of_reach(TimePoint now) const { return !is_over_ && !answers(now); }
 
@@ -81,24 +60,21 @@ class Heartbeat {
   void greet(TimePoint now);
   bool is_answer(const std::optional<HeartbeatHello>& hello) const;
   void check_answer(TimePoint now);
-  std::optional<Finding> check_end(TimePoint now);
+  void check_end(TimePoint now);
   void hang_up(TimePoint now);
   void turned_away(TimePoint now);
-  std::optional<Finding> read(TimePoint now);
+  void read(TimePoint now);
   void lost(ssize_t received, TimePoint now);
   void beat(TimePoint now);
-  void knock(TimePoint now);
-  void knocked(TimePoint now);
-  /// A connection in the making, or nothing.
-  PrivateSocket start_connection(uint32_t events) const;
-  Finding silence(TimePoint now) const;
+  void hear_knock(TimePoint now);
+  Finding found(Evidence evidence, std::string reason) const;
 
   const uint64_t process_;
-  const Target target_;
+  const HeartbeatTarget target_;
   const SilenceClock::Duration limit_;
   const int epoll_;
 
-  SilenceClock clock_;
+  HostWatch host_;
   PrivateSocket line_;
   Line state_ = Line::kDown;
   HeartbeatHello hello_;
@@ -110,7 +86,6 @@ class Heartbeat {
   bool believes_refusals_ = false;
   bool has_reached_ = false;
   bool has_answered_ = false;
-  PrivateSocket knock_;
   bool is_over_ = false;  // the process has left; nothing is watched
 };
 

@@ -1,5 +1,7 @@
 #include "transport/peer/heartbeat_hello.h"
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <cstring>
 #include <string_view>
@@ -10,7 +12,7 @@ namespace q7x2 {
 namespace {
 
 constexpr uint32_t kMagic = 0x62683771;  // "q7hb"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 struct Wire {
   uint32_t magic;
@@ -28,9 +30,8 @@ constexpr size_t kProofAt = offsetof(Wire, proof);
 
 Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
                const MessageKey& key) {
-  constexpr std::array<std::string_view, 5> kKinds{"heartbeat call", "heartbeat answer",
-                                                   "heartbeat left", "heartbeat given up",
-                                                   "heartbeat blocked"};
+  constexpr std::array<std::string_view, 3> kKinds{"heartbeat call", "heartbeat answer",
+                                                   "heartbeat left"};
   return prove(key, kKinds[static_cast<size_t>(turn)], bytes.first(kProofAt));
 }
 
@@ -64,6 +65,14 @@ std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, 
   }
   return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation,
                         static_cast<Topic>(wire.topic), wire.number};
+}
+
+std::optional<HeartbeatHello> say_call(int socket, uint64_t caller, const HeartbeatTarget& target) {
+  const HeartbeatHello hello{caller, target.process, target.incarnation, target.topic,
+                             HeartbeatHello::next_number()};
+  const auto bytes = hello.encode(HeartbeatHello::Turn::kCall, target.key);
+  const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(bytes.size()) ? std::optional(hello) : std::nullopt;
 }
 
 }  // namespace q7x2

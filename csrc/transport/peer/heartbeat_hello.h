@@ -5,8 +5,9 @@
 //   caller --> bytes that say nothing, for the kernel to acknowledge --> listener
 //   caller <-- hello with the same number, which ends the connection <-- listener
 //
-// A call with which a process gives up the connection (BreakNotice) has no answer, and one that
-// asks to be let connect (AdmissionRequests) is closed when that is so.
+// Heartbeats are about a process and its host. A call that gives up the connection to the listener
+// (BreakNotice) has no answer, and one that asks to be let connect (AdmissionRequests) is closed when
+// that is so.
 //
 // Anybody can connect to a port. Each side shows that it knows the listener's key
 // (transport/trust/job_secret.h). The proof is checked before anything else of a hello is read. A
@@ -20,6 +21,7 @@
 #include <optional>
 #include <span>
 
+#include "base/ip_address.h"
 #include "transport/trust/job_secret.h"
 
 namespace q7x2 {
@@ -28,17 +30,15 @@ struct HeartbeatHello {
   enum class Turn {
     kCall,
     kAnswer,
-    kLeft,     ///< of the listener, last of all: its process ends in good order
-    kGivenUp,  ///< of the listener, last of all: its process takes the caller for dead
-    kBlocked,  ///< the same, because data does not get through
+    kLeft,  ///< of the listener, last of all: its process ends in good order
   };
   enum class Topic : uint32_t {
-    kShared,   ///< heartbeats over the network that all hosts share
-    kPrivate,  ///< heartbeats over a private link
-    kBroken,   ///< a BreakNotice: the connection broke
-    kDeaf,     ///< a BreakNotice: the sender receives nothing from its host any more
-    kBlocked,  ///< a BreakNotice: data does not get through
-    kAdmit,    ///< the sender asks to be let connect: see admission_request.h
+    kShared,       ///< heartbeats over the network that all hosts share
+    kPrivate,      ///< heartbeats over a private link
+    kBroken,       ///< a BreakNotice: the connection broke
+    kShmBlocked,   ///< a BreakNotice: the sender receives nothing from its host any more
+    kPathBlocked,  ///< a BreakNotice: data does not get through to the receiver
+    kAdmit,        ///< the sender asks to be let connect: see admission_request.h
   };
 
   uint64_t sender = 0;       ///< process
@@ -47,7 +47,7 @@ struct HeartbeatHello {
   Topic topic = Topic::kShared;
   uint64_t number = 0;  ///< of the call: higher than those of all calls before it
 
-  bool is_break_notice() const { return topic >= Topic::kBroken && topic <= Topic::kBlocked; }
+  bool is_break_notice() const { return topic >= Topic::kBroken && topic <= Topic::kPathBlocked; }
 
   static constexpr size_t kBytes = 56;
   using Bytes = std::array<std::byte, kBytes>;
@@ -61,5 +61,18 @@ struct HeartbeatHello {
   static std::optional<HeartbeatHello> decode(std::span<const std::byte, kBytes> bytes, Turn turn,
                                               const MessageKey& key);
 };
+
+/// Where a process is called, and what for.
+struct HeartbeatTarget {
+  uint64_t process = 0;
+  uint32_t incarnation = 0;  ///< of the connection to it
+  IpEndpoint endpoint;       ///< port 0: it has none
+  HeartbeatHello::Topic topic = HeartbeatHello::Topic::kShared;
+  MessageKey key{};  ///< of messages to the process
+};
+
+/// Says the hello of a call by process `caller` on a connection that was just made. Nothing if it
+/// cannot be sent.
+std::optional<HeartbeatHello> say_call(int socket, uint64_t caller, const HeartbeatTarget& target);
 
 }  // namespace q7x2

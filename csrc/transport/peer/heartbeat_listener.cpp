@@ -244,26 +244,12 @@ void HeartbeatListener::tidy(TimePoint now) {
   std::erase_if(answered_, [](const auto& entry) { return !drain(entry.second.socket); });
 }
 
-void HeartbeatListener::end(Answered& call, HeartbeatHello::Turn why) const {
-  drain(call.socket);  // else the kernel resets the connection, and the reason may be lost
-  const auto bytes = call.hello.encode(why, key_);
-  ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  call.socket.close();
-}
-
-void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why) {
-  expected_.erase(process);
+void HeartbeatListener::close() {
+  look({});  // who may be answered shall hear that this process leaves
   for (auto& [key, call] : answered_) {
-    const auto& [caller, for_incarnation, topic] = key;
-    if (caller == process && for_incarnation <= incarnation) end(call, why);
-  }
-  std::erase_if(answered_, [](const auto& entry) { return !entry.second.socket.is_valid(); });
-}
-
-void HeartbeatListener::close(HeartbeatHello::Turn why) {
-  look({});  // who may be answered shall hear why
-  for (auto& [key, call] : answered_) {
-    end(call, why);
+    drain(call.socket);  // else the kernel resets the connection, and the last word may be lost
+    const auto bytes = call.hello.encode(HeartbeatHello::Turn::kLeft, key_);
+    ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   answered_.clear();
   waiting_.clear();

@@ -62,19 +62,16 @@ class HeartbeatListener {
   void look(TimePoint now);
   /// Now and then: reads and drops what callers sent, ends calls that waited too long.
   void tidy(TimePoint now);
-  /// The notices that came since the last call.
-  std::vector<HeartbeatHello> take_notices() { return std::exchange(break_notices_, {}); }
+  /// The break notices that came since the last call.
+  std::vector<HeartbeatHello> take_break_notices() { return std::exchange(break_notices_, {}); }
   struct AdmissionCall {
     IpAddress caller;
     PrivateSocket line;  ///< to be closed when the caller may connect
   };
   /// The calls of processes of the job that asked to be let connect since the last call.
   std::vector<AdmissionCall> take_admission_calls() { return std::exchange(admission_calls_, {}); }
-  /// Ends the calls of a process for this incarnation of the connection and those before it; `why`
-  /// is what it is told. It is expected no more.
-  void hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why);
-  /// Ends all calls and takes no more.
-  void close(HeartbeatHello::Turn why);
+  /// Ends all calls, in good order, and takes no more.
+  void close();
 
   /// Nobody has called, and whoever does is heard: there is nothing to tidy.
   bool is_idle() const { return waiting_.empty() && answered_.empty() && !is_resting_; }
@@ -110,8 +107,6 @@ class HeartbeatListener {
     HeartbeatHello hello;  // the answer
     PrivateSocket socket;
   };
-
-  void end(Answered& call, HeartbeatHello::Turn why) const;
 
   const uint64_t process_;
   const MessageKey key_;

@@ -99,15 +99,13 @@ class LifeLine::Holder {
   void admit_callers(size_t count) {
     told_.erase(told_.begin(), told_.begin() + static_cast<ptrdiff_t>(count));
   }
-  void close(HeartbeatHello::Turn why) {
-    take_watchers();  // who is waiting shall hear why
-    if (why == HeartbeatHello::Turn::kLeft) {
-      for (const PrivateSocket& watcher : watchers_) ::send(watcher, &kLeft, 1, MSG_NOSIGNAL);
-    }
+  void close() {
+    take_watchers();  // who is waiting shall hear of it
+    for (const PrivateSocket& watcher : watchers_) ::send(watcher, &kLeft, 1, MSG_NOSIGNAL);
     watchers_.clear();
     told_.clear();
     socket_.close();
-    listener_.close(why);
+    listener_.close();
     is_closed_ = true;
   }
 
@@ -213,7 +211,7 @@ void LifeLine::take_turn(Holder& holder, Duration period) {
   }
   if (holder.is_closed()) return;
   holder.look(Clock::now(), period);
-  const std::vector<HeartbeatHello> notices = holder.listener().take_notices();
+  const std::vector<HeartbeatHello> notices = holder.listener().take_break_notices();
   const std::vector<IpAddress> callers = holder.take_admission_calls();
   if (notices.empty() && callers.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -254,11 +252,7 @@ void LifeLine::shut() {
   tell_and_wait([](Holder& holder) { holder.listener().shut(); });
 }
 
-void LifeLine::hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why) {
-  tell([=](Holder& holder) { holder.listener().hang_up(process, incarnation, why); });
-}
-
-std::vector<HeartbeatHello> LifeLine::take_notices() {
+std::vector<HeartbeatHello> LifeLine::take_break_notices() {
   if (!has_notices_) return {};
   const std::lock_guard<std::mutex> lock(mutex_);
   take_event(news_);
@@ -279,9 +273,9 @@ void LifeLine::admit_callers() {
   tell([count = std::exchange(num_taken_, 0)](Holder& holder) { holder.admit_callers(count); });
 }
 
-void LifeLine::close(HeartbeatHello::Turn why) {
+void LifeLine::close() {
   if (!is_running()) return;
-  tell([why](Holder& holder) { holder.close(why); });
+  tell([](Holder& holder) { holder.close(); });
   thread_.join();
 }
 

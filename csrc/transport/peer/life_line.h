@@ -47,8 +47,7 @@ class LifeLine {
   /// See HeartbeatListener.
   uint16_t port() const { return port_; }
   void expect(uint64_t process);
-  void hang_up(uint64_t process, uint32_t incarnation, HeartbeatHello::Turn why);
-  std::vector<HeartbeatHello> take_notices();
+  std::vector<HeartbeatHello> take_break_notices();
   /// These return when it is so.
   void open(const std::optional<HostAddresses>& hosts);
   void shut();
@@ -56,10 +55,10 @@ class LifeLine {
   std::vector<IpAddress> take_admission_calls();
   /// Those of the last call may connect now, and learn it.
   void admit_callers();
-  /// Ends all calls; returns when it is done. Takes no more.
-  void close(HeartbeatHello::Turn why);
+  /// Ends all calls, in good order; returns when it is done. Takes no more.
+  void close();
 
-  /// Becomes readable when notices or calls for admission have come.
+  /// Becomes readable when break notices or calls for admission have come.
   int fd() const { return news_; }
 
  private:

@@ -1,39 +1,53 @@
-// PathWatch: finds connections of UCX over which data does not get through (see PathClock).
+// PathWatch: finds the peers to which data does not get through, although their hosts answer (see
+// PathClock).
 //
-// It looks at all TCP sockets of UCX's workers, eight times within the limit. It only says which
-// connections are blocked. The PeerTable knows whose they are.
+// It polls all TCP sockets of UCX's workers, eight times within the limit. A connection of UCX leads
+// to an address, and to a port if this end has opened it. UCX's address of a worker has both, in
+// network order, so they say whose worker it is. If the other end has opened the connection, its
+// port is anybody's on that host; then it is nobody's to whom this end has opened a connection
+// itself.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "transport/net/path_clock.h"
+#include "transport/peer/peer.h"
 
 namespace q7x2 {
 
 class PathWatch {
  public:
   using TimePoint = PathClock::TimePoint;
+  using Paths = std::vector<Peer::Watched*>;
+  struct Blocked {
+    Peer::Watched* path;
+    std::string reason;  ///< completes "rank 3 failed: ..."
+  };
 
   explicit PathWatch(PathClock::Duration limit) : limit_(limit) {}
 
-  /// When to look again.
-  TimePoint due() const { return next_look_; }
-  /// `workers`: epoll descriptors of UCX's workers. `answers`: whether the host with this address
-  /// answers elsewhere. Returns the connections that are blocked.
-  std::vector<PathSample> look(TimePoint now, const std::vector<int>& workers,
-                               const std::function<bool(const IpAddress&)>& answers);
-  /// All connections, as they were at the last look.
-  const std::vector<PathSample>& connections() const { return connections_; }
+  /// When to poll again.
+  TimePoint due() const { return next_poll_; }
+  /// `workers`: epoll descriptors of UCX's workers. `paths`: those to other hosts that are open.
+  /// `answers`: whether that peer's host answers elsewhere.
+  std::vector<Blocked> poll(TimePoint now, const std::vector<int>& workers, const Paths& paths,
+                            const std::function<bool(const Peer::Watched*)>& answers);
 
  private:
+  /// The connections that are blocked.
+  std::vector<PathSample> sample(TimePoint now, const std::vector<int>& workers,
+                                 const std::function<bool(const IpAddress&)>& answers);
+  /// Those that may use a connection.
+  Paths users_of(const PathSample& connection, const Paths& paths) const;
+
   const PathClock::Duration limit_;
-  TimePoint next_look_{};
+  TimePoint next_poll_{};
   std::map<uint64_t, PathClock> clocks_;  // by the socket's inode
-  std::vector<PathSample> connections_;
+  std::vector<PathSample> connections_;   // all, as they were at the last poll
 };
 
 }  // namespace q7x2

@@ -1,12 +1,13 @@
 #include "transport/peer/peer_table.h"
 
+#include <poll.h>
+
 #include <algorithm>
-#include <set>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "transport/net/silence_limit.h"
+#include "transport/peer/closing.h"
 #include "transport/quirks/process_limits.h"
 
 namespace q7x2 {
@@ -15,9 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Topic = HeartbeatHello::Topic;
 
-constexpr std::chrono::microseconds kAcknowledgementPause{200};
-// At the end: how long a host that was called lately may take to answer for the first time.
-constexpr std::chrono::milliseconds kConnecting{10};
 constexpr std::chrono::milliseconds kBetweenFiles{100};
 // Each is one break that the other end has not noticed.
 constexpr int kMostToCatchUp = 1000;
@@ -43,48 +41,42 @@ PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
     : secret_(secret),
       reactor_(reactor),
       on_death_(std::move(on_death)),
-      detector_(self.process, secret.key_to(self), addresses),
+      monitor_(self.process, secret.key_to(self), addresses),
+      admission_(reactor, monitor_),
       paths_(silence_limit()) {}
 
 Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
                       uint32_t incarnation) {
-  if (!is_in_memory(peer_info, same_host)) admit(locked, peer_info.addresses(), !same_host);
+  admission_.admit(locked, peer_info, same_host);
   auto& slot = peers_[peer_info.process];
   if (slot && slot->incarnation >= incarnation) {
     return *slot;
   }
-  Peer::Opened shared;
-  Peer::Opened rail;
-  const bool is_shm_blocked = slot && slot->is_shm_blocked;
+  auto next = std::make_unique<Peer>();
   if (slot) {
-    shared.before = slot->opened_shared.all();
-    rail.before = slot->opened_rail.all();
-    if (!slot->life.is_dead()) {
-      // The other end noticed first.
-      slot->has_given_up = true;
-      suspect(locked, *slot, "its connection broke");
-      die(locked, *slot);
-    }
+    next->opened_shared.before = slot->opened_shared.all();
+    next->opened_rail.before = slot->opened_rail.all();
+    // The other end noticed first.
+    if (slot->life.is_alive()) suspect(locked, *slot, "its connection broke", Evidence::kRenewed);
+    die(locked, *slot);
+    next->life = slot->life.next();
     former_.push_back(std::move(slot));
   }
-  slot = std::make_unique<Peer>();
+  slot = std::move(next);
   Peer& peer = *slot;
   peer.table = this;
   peer.info = peer_info;
   peer.incarnation = incarnation;
-  peer.opened_shared = shared;
-  peer.opened_rail = rail;
   peer.same_host = same_host;
-  peer.is_shm_blocked = is_shm_blocked;
   peer.shared = Link(reactor_.worker(), peer_info.address);
   if (!same_host) {
-    detector_.expect(peer_info.process);
+    monitor_.expect(peer_info.process);
     return peer;
   }
   end_former_lives(locked, peer_info);
-  peer.was_seen = detector_.watch_process(peer_info.pid, peer_info.process, &peer.watched_shared);
-  if (!peer.was_seen) {
-    peer.has_ended = true;
+  if (monitor_.watch_process(peer_info.pid, peer_info.process, &peer.watched_shared)) {
+    peer.life.reach();
+  } else {
     suspect(locked, peer, "its process has ended", Evidence::kProcessEnded);
   }
   return peer;
@@ -95,7 +87,6 @@ void PeerTable::end_former_lives(Locked& locked, const PeerInfo& peer_info) {
   for (const auto& [process, peer] : peers_) {
     if (process == peer_info.process || !peer->same_host || peer->info.pid != peer_info.pid)
       continue;
-    peer->has_ended = true;
     suspect(locked, *peer, "its process has left all groups and joined others",
             Evidence::kProcessEnded);
   }
@@ -110,14 +101,14 @@ std::vector<PeerInfo::Renewed> PeerTable::renew(Locked& locked) {
   // A death may add and replace peers.
   std::vector<Peer*> suspects;
   for (const auto& [process, peer] : peers_) {
-    if (peer->life.is_suspect() && !peer->has_ended) suspects.push_back(peer.get());
+    if (peer->life.is_suspect() && !peer->life.has_ended()) suspects.push_back(peer.get());
   }
   for (Peer* const peer : suspects) {
-    if (!peer->life.is_dead()) die(locked, *peer);
+    die(locked, *peer);
   }
   std::vector<PeerInfo::Renewed> connections;
   for (const auto& [process, peer] : peers_) {
-    const bool broken = peer->life.is_dead() && !peer->has_ended;
+    const bool broken = peer->life.is_dead() && !peer->life.has_ended();
     if (broken || peer->incarnation > 0) {
       const auto opened = [&](const Peer::Opened& path) {
         return broken ? path.all() : path.before;
@@ -187,27 +178,48 @@ void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
     return;
   }
   const bool is_rail = wire == Wire::kPrivate;
-  detector_.watch_host(port_of(peer, is_rail ? Topic::kPrivate : Topic::kShared),
-                       is_rail ? &peer.watched_rail : &peer.watched_shared, Clock::now(),
-                       believes_refusals);
+  monitor_.watch_host(port_of(peer, is_rail ? Topic::kPrivate : Topic::kShared),
+                      is_rail ? &peer.watched_rail : &peer.watched_shared, Clock::now(),
+                      believes_refusals);
 }
+
+HeartbeatTarget PeerTable::port_of(const Peer& peer, Topic topic) const {
+  return {.process = peer.info.process,
+          .incarnation = peer.incarnation,
+          .endpoint = {peer.same_host              ? kLoopback
+                       : topic == Topic::kPrivate ? peer.rail_address
+                                                  : peer.info.heartbeat_address,
+                       peer.info.heartbeat_port},
+          .topic = topic,
+          .key = secret_.key_to(peer.info.identity())};
+}
+
+std::optional<HeartbeatTarget> PeerTable::port_to_ask(Locked&, const PeerInfo& peer_info,
+                                                      bool same_host) const {
+  if (!admission_.needs_network(peer_info, same_host) || peers_.contains(peer_info.process)) {
+    return std::nullopt;
+  }
+  // Not at the loopback, also on this host: the caller shall have the address that UCX will have.
+  Peer peer;
+  peer.info = peer_info;
+  return port_of(peer, Topic::kAdmit);
+}
+
+// -------------------------------------------------------------------------------- life and death
 
 void PeerTable::suspect(Locked&, Peer& peer, std::string reason, Evidence evidence) {
   if (peer.life.suspect(Clock::now(), evidence, std::move(reason))) {
-    has_suspects_.store(true, std::memory_order_relaxed);
+    if (peer.life.is_suspect()) has_suspects_.store(true, std::memory_order_relaxed);
     num_losses_.fetch_add(1, std::memory_order_release);
   }
 }
 
 void PeerTable::cut_off(Locked& locked, Peer& peer, std::string reason) {
-  if (!peer.life.is_dead()) {
-    peer.was_cut_off = true;
-    suspect(locked, peer, std::move(reason));
-    die(locked, peer);
-  }
+  if (peer.life.is_alive()) suspect(locked, peer, std::move(reason), Evidence::kLate);
+  die(locked, peer);
 }
 
-void PeerTable::declare_dead(Locked& locked, TimePoint now, const std::function<void()>& look) {
+void PeerTable::declare_dead(Locked& locked, TimePoint now, const std::function<void()>& receive) {
   if (!has_suspects()) {
     return;
   }
@@ -219,8 +231,8 @@ void PeerTable::declare_dead(Locked& locked, TimePoint now, const std::function<
   }
   for (Peer* const peer : due) {
     if (peer->life.is_dead()) continue;
-    look();
-    if (!peer->life.is_dead()) die(locked, *peer);
+    receive();
+    die(locked, *peer);
   }
   has_suspects_.store(
       std::ranges::any_of(peers_, [](const auto& each) { return each.second->life.is_suspect(); }),
@@ -238,76 +250,91 @@ PeerTable::TimePoint PeerTable::death_due(Locked&) const {
 }
 
 void PeerTable::die(Locked& locked, Peer& peer) {
-  peer.life.die();
-  detector_.forget(&peer.watched_shared);
-  detector_.forget(&peer.watched_rail);
-  detector_.give_up(
-      peer.info.process, peer.incarnation,
-      peer.is_blocked ? HeartbeatHello::Turn::kBlocked : HeartbeatHello::Turn::kGivenUp);
-  if (!peer.has_ended && !peer.has_given_up) {
-    detector_.send_break_notice(port_of(peer, peer.is_blocked ? Topic::kBlocked : Topic::kBroken),
-                                &peer.watched_shared);
+  if (!peer.life.declare_dead()) return;
+  monitor_.forget(&peer.watched_shared);
+  monitor_.forget(&peer.watched_rail);
+  if (peer.life.must_give_notice()) {
+    const bool is_blocked = peer.life.is_lost_by(Evidence::kPathToBlocked);
+    monitor_.send_break_notice(port_of(peer, is_blocked ? Topic::kPathBlocked : Topic::kBroken),
+                               &peer.watched_shared, Clock::now());
   }
   peer.shared.cut();
   peer.rail.cut();
   on_death_(locked, peer);
 }
 
-void PeerTable::look(Locked& locked, TimePoint now) {
-  for (FailureDetector::Notice& notice : detector_.look(now)) {
-    const auto& watched = *static_cast<Peer::Watched*>(notice.who);
-    Peer& peer = *watched.peer;
-    if (watched.is_rail) {
-      notice.reason += " on the private link";
-    }
-    peer.was_seen |= notice.was_reached;
-    peer.is_silent |= notice.evidence == Evidence::kSilent;
-    const bool has_ended =
-        notice.evidence == Evidence::kProcessEnded || notice.evidence == Evidence::kEndedElsewhere;
-    if (has_ended && !peer.has_ended) {
-      peer.has_ended = true;
-      num_losses_.fetch_add(1, std::memory_order_release);
-    }
-    suspect(locked, peer, std::move(notice.reason), notice.evidence);
+// -------------------------------------------------------------------------------- what is noticed
+
+void PeerTable::poll(Locked& locked, TimePoint now) {
+  for (Finding& finding : monitor_.poll(now)) {
+    const auto& watched = *static_cast<Peer::Watched*>(finding.who);
+    if (finding.was_reached) watched.peer->life.reach();
+    suspect(locked, *watched.peer,
+            finding.reason + (watched.is_rail ? " on the private link" : ""), finding.evidence);
   }
-  hear_notices(locked);
-  hear_admission_calls(locked);
+  for (const HeartbeatHello& notice : monitor_.take_break_notices()) hear(locked, notice);
+  admission_.poll(locked);
   if (now >= next_files_) {
     next_files_ = now + kBetweenFiles;
     reactor_.heed_files(locked);
   }
-  watch_paths(locked, now);
+  poll_paths(locked, now);
 }
 
-PeerTable::TimePoint PeerTable::look_due(Locked&) const {
-  return detector_.num_heartbeats() == 0 ? detector_.due()
-                                         : std::min(detector_.due(), paths_.due());
+PeerTable::TimePoint PeerTable::poll_due(Locked&) const {
+  return monitor_.num_heartbeats() == 0 ? monitor_.due() : std::min(monitor_.due(), paths_.due());
 }
 
-void PeerTable::hear_notices(Locked& locked) {
-  for (const HeartbeatHello& notice : detector_.take_notices()) {
-    Peer* const peer = find(locked, notice.sender);
-    if (peer == nullptr || peer->incarnation != notice.incarnation || peer->life.is_dead()) {
-      continue;
-    }
-    peer->has_given_up = true;
-    peer->is_shm_blocked |= notice.topic == Topic::kDeaf;
-    if (notice.topic == Topic::kBlocked) {
-      suspect(locked, *peer, kPathFromIsBlocked);
-      continue;
-    }
+// UCX may see the end of a connection in a round that reports nothing, and tells of it in the next.
+bool PeerTable::is_up_to_date(Locked& locked, TimePoint now) {
+  poll(locked, now);
+  if (reactor_.progress(locked) || reactor_.progress(locked) || !reactor_.arm(locked)) return false;
+  std::vector<pollfd> events = reactor_.events(locked);
+  events.push_back({poll_fd(), POLLIN, 0});
+  return ::poll(events.data(), events.size(), 0) == 0;
+}
+
+void PeerTable::hear(Locked& locked, const HeartbeatHello& notice) {
+  Peer* const peer = find(locked, notice.sender);
+  if (peer == nullptr || peer->incarnation != notice.incarnation) return;
+  if (notice.topic == Topic::kPathBlocked) {
     suspect(locked, *peer,
-            peer->is_shm_blocked
-                ? "it no longer receives messages from other processes of its host, "
-                  "because one of them was killed while it wrote a message to it"
-                : "it has given up the connection to this process");
+            "the path for data from it is blocked (firewall or MTU?), its host answers",
+            Evidence::kPathFromBlocked);
+  } else if (notice.topic == Topic::kShmBlocked || peer->life.is_shm_blocked()) {
+    suspect(locked, *peer,
+            "it no longer receives messages from other processes of its host, because one of them "
+            "was killed while it wrote a message to it",
+            Evidence::kShmBlocked);
+  } else {
+    suspect(locked, *peer, "it has given up the connection to this process", Evidence::kGivenUp);
+  }
+}
+
+void PeerTable::poll_paths(Locked& locked, TimePoint now) {
+  if (monitor_.num_heartbeats() == 0 || now < paths_.due()) return;
+  std::vector<int> workers;
+  for (const pollfd& worker : reactor_.events(locked)) workers.push_back(worker.fd);
+  PathWatch::Paths open;
+  for (const auto& [process, peer] : peers_) {
+    if (!peer->life.is_alive() || peer->same_host) continue;
+    if (peer->shared.is_open()) open.push_back(&peer->watched_shared);
+    if (peer->rail.is_open() && peer->relies_on_rail) open.push_back(&peer->watched_rail);
+  }
+  const auto answers = [&](const Peer::Watched* path) {
+    const Heartbeat* const heartbeat = monitor_.heartbeat(path);
+    return heartbeat != nullptr && heartbeat->answers_now(now);
+  };
+  for (PathWatch::Blocked& blocked : paths_.poll(now, workers, open, answers)) {
+    suspect(locked, *blocked.path->peer, std::move(blocked.reason), Evidence::kPathToBlocked);
   }
 }
 
 void PeerTable::lose_host(Locked&) {
   for (const auto& [process, peer] : peers_) {
     if (peer->same_host && peer->life.is_alive()) {
-      detector_.send_break_notice(port_of(*peer, Topic::kDeaf), &peer->watched_shared);
+      monitor_.send_break_notice(port_of(*peer, Topic::kShmBlocked), &peer->watched_shared,
+                                 Clock::now());
     }
   }
 }
@@ -316,7 +343,8 @@ std::string PeerTable::why_late(Locked&, const Peer& peer) const {
   if (peer.same_host) {
     return is_stopped(peer.info.pid) ? "its process is stopped" : "its process is alive";
   }
-  return detector_.answers(&peer.watched_shared, Clock::now()) ? "its host answers" : "";
+  const Heartbeat* const heartbeat = monitor_.heartbeat(&peer.watched_shared);
+  return heartbeat != nullptr && heartbeat->answers(Clock::now()) ? "its host answers" : "";
 }
 
 void PeerTable::on_shared_error(void* arg, ucp_ep_h, ucs_status_t status) {
@@ -332,72 +360,10 @@ void PeerTable::on_rail_error(void* arg, ucp_ep_h endpoint, ucs_status_t status)
   }
 }
 
-bool PeerTable::takes_messages(const Peer& peer, TimePoint now) const {
-  return peer.life.is_alive() && !detector_.is_out_of_reach(&peer.watched_shared, now);
-}
-
-// A socket that is closed with bytes that nobody read resets the connection, and what the peer's
-// kernel still lacks, because a packet was lost, is lost with it.
-void PeerTable::await_acknowledgements(Locked& locked, std::chrono::milliseconds patience) {
-  const TimePoint connected_by = Clock::now() + kConnecting;
-  TimePoint give_up = Clock::now() + patience;
-  size_t least_left = reactor_.unacknowledged_bytes(locked, {});
-  for (;;) {
-    const TimePoint now = Clock::now();
-    detector_.look(now);  // for the answers; what else it finds concerns nobody any more
-    bool all_reached = true;
-    // A silent peer may have opened a connection, too, which UCX keeps when this end's is cut.
-    std::set<IpAddress> silent;
-    for (const auto& [process, peer] : peers_) {
-      if (peer->is_silent || peer->is_blocked) silent.insert(peer->info.heartbeat_address);
-      if (peer->life.is_alive() && !takes_messages(*peer, now)) {
-        all_reached = false;
-        if (now >= connected_by) {
-          peer->shared.cut();
-          peer->rail.cut();
-        }
-      }
-    }
-    const bool is_settled = all_reached || now >= connected_by;
-    const size_t left = reactor_.unacknowledged_bytes(locked, silent);
-    if (left < least_left) {
-      least_left = left;
-      give_up = now + patience;
-    }
-    if (now >= give_up || (is_settled && left == 0)) return;
-    reactor_.progress(locked);
-    std::this_thread::sleep_for(kAcknowledgementPause);
-  }
-}
-
 void PeerTable::close(Locked& locked, std::chrono::milliseconds patience) {
-  await_acknowledgements(locked, patience);
-  const TimePoint now = Clock::now();
-  const TimePoint give_up = now + patience;
-  std::vector<void*> closing;
-  const auto start = [&](Link& link, bool flush) {
-    if (void* request = link.close(flush)) closing.push_back(request);
-  };
-  for (const auto& [process, peer] : peers_) {
-    const bool flush = takes_messages(*peer, now);
-    start(peer->shared, flush);
-    start(peer->rail, flush && peer->relies_on_rail);
-  }
-  while (!closing.empty() && Clock::now() < give_up) {
-    reactor_.progress(locked);
-    std::erase_if(closing, [](void* request) {
-      if (ucp_request_check_status(request) == UCS_INPROGRESS) {
-        return false;
-      }
-      ucp_request_free(request);
-      return true;
-    });
-  }
-  for (void* request : closing) {
-    ucp_request_free(request);
-  }
-  // After the goodbyes, so that nobody takes the end of the heartbeats for a death.
-  detector_.close();
+  std::vector<Peer*> peers;
+  for (const auto& [process, peer] : peers_) peers.push_back(peer.get());
+  close_connections(locked, reactor_, monitor_, peers, patience);
 }
 
 }  // namespace q7x2

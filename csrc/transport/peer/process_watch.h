@@ -1,33 +1,48 @@
-// ProcessWatch: notices at once when processes of this host end, by their pidfds.
+// ProcessWatch: notices at once when a process of this host ends.
+//
+// A pidfd tells so, but not if the process becomes another program by `exec`, or a forked child
+// keeps what it had. The other sign is the end of a connection to its LifeLine. It may come a moment
+// before the pidfd's, so it is judged a little later.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
-#include <vector>
 
 #include "base/owned_fd.h"
+#include "transport/net/private_socket.h"
+#include "transport/peer/liveness_watch.h"
 
 namespace q7x2 {
 
 /// Whether a process of this host is stopped, by a signal or a debugger. False if nobody knows.
 bool is_stopped(int pid);
 
-class ProcessWatch {
+class ProcessWatch final : public LivenessWatch {
  public:
-  /// Throws Error(kTransport).
-  ProcessWatch();
+  /// `process`: the number of process `pid`. Events are registered in `epoll`, with the watch as
+  /// their data. Null: the process has ended already.
+  static std::unique_ptr<ProcessWatch> start(int pid, uint64_t process, int epoll);
+  ~ProcessWatch() override { stop(); }
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
 
-  /// Watches process `pid`, and calls it `who`. Returns nothing if it has ended already, and an
-  /// invalid descriptor if it cannot be watched.
-  std::optional<OwnedFd> watch(int pid, void* who) const;
-  /// Watches no more. `pidfd`: from `watch`, valid or not.
-  void forget(OwnedFd& pidfd) const;
-  /// Becomes readable when a process has ended.
-  int fd() const { return epoll_; }
-  /// Who has ended; repeated until forgotten. Does not wait.
-  std::vector<void*> ended() const;
+  std::optional<Finding> ready(TimePoint now) override;
+  std::optional<Finding> tick(TimePoint now) override;
+  TimePoint due() const override { return verdict_; }
 
  private:
-  OwnedFd epoll_;
+  ProcessWatch(int pid, OwnedFd pidfd, PrivateSocket line, int epoll);
+
+  void watch(int fd);
+  void end_line();
+  void stop();
+
+  const int pid_;
+  const int epoll_;
+  OwnedFd pidfd_;       // invalid if the kernel gives none
+  PrivateSocket line_;  // to its LifeLine; invalid if there is none, or it has ended
+  TimePoint verdict_ = TimePoint::max();  // when to judge, because the line has ended
 };
 
 }  // namespace q7x2

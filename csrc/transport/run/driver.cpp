@@ -75,7 +75,7 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
   is_hasty_ = false;
   next_housekeeping_ = now + kHousekeepingPeriod;
   if (failure_) std::rethrow_exception(failure_);
-  peers_.look(locked, now);
+  peers_.poll(locked, now);
   peers_.declare_dead(locked, now, [&] {
     // On a busy machine this thread may not have run since: read what there is.
     for (int i = 0; i < kLastLooks && progress(locked); ++i) {
@@ -94,7 +94,7 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
 }
 
 milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
-  TimePoint end = std::min({peers_.look_due(locked), peers_.death_due(locked), queue_.due(locked)});
+  TimePoint end = std::min({peers_.poll_due(locked), peers_.death_due(locked), queue_.due(locked)});
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;
@@ -194,7 +194,7 @@ std::optional<Driver::Sleep> Driver::prepare_sleep(Locked& locked, TimePoint now
     groups_.set_asleep(locked, false);
     return std::nullopt;
   }
-  sleep.events.push_back({peers_.watch_fd(), POLLIN, 0});
+  sleep.events.push_back({peers_.poll_fd(), POLLIN, 0});
   sleep.duration = nap(locked, now, at_most);
   return sleep;
 }

@@ -146,7 +146,7 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   // A connection to a host that does not answer must not hold up the others, which are under the
   // same lock.
   set_default(config, "TCP_CONN_NB", "y");
-  // FailureDetector watches all peers. UCX would also wake an idle process for it, and never let it
+  // LivenessMonitor watches all peers. UCX would also wake an idle process for it, and never let it
   // sleep again once a peer has closed the queue that it writes to.
   set_default(config, "KEEPALIVE_INTERVAL", "inf");
   if (const std::optional<PortRange> ports = PortRange::of_environment()) {

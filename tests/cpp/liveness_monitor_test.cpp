@@ -1,6 +1,6 @@
-// Heartbeats over the loopback, between detectors of one process: who is alive, has ended, has
+// Heartbeats over the loopback, between monitors of one process: who is alive, has ended, has
 // left, or is silent; and what strangers can do at the port.
-#include "transport/peer/failure_detector.h"
+#include "transport/peer/liveness_monitor.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "deaf_port.h"
+#include "scarce_files.h"
 #include "transport/net/silence_limit.h"
 
 namespace q7x2 {
@@ -43,11 +44,11 @@ class Silence {
   Silence& operator=(const Silence&) = delete;
 };
 
-Heartbeat::Target target_of(const FailureDetector& detector, uint64_t process) {
-  return {.process = process, .endpoint = {kLoopback, detector.port()}, .key = kKey};
+HeartbeatTarget target_of(const LivenessMonitor& monitor, uint64_t process) {
+  return {.process = process, .endpoint = {kLoopback, monitor.port()}, .key = kKey};
 }
 
-Heartbeat::Target deaf_target(const DeafPort& deaf) {
+HeartbeatTarget deaf_target(const DeafPort& deaf) {
   return {.process = kPeer, .endpoint = {kLoopback, deaf.port()}};
 }
 
@@ -62,9 +63,9 @@ bool eventually(const std::function<bool()>& condition) {
 
 /// This process watches a peer, and the peer answers.
 struct Pair {
-  std::unique_ptr<FailureDetector> me = std::make_unique<FailureDetector>(kMe, kKey);
-  std::unique_ptr<FailureDetector> peer = std::make_unique<FailureDetector>(kPeer, kKey);
-  std::vector<FailureDetector::Notice> notices;
+  std::unique_ptr<LivenessMonitor> me = std::make_unique<LivenessMonitor>(kMe, kKey);
+  std::unique_ptr<LivenessMonitor> peer = std::make_unique<LivenessMonitor>(kPeer, kKey);
+  std::vector<Finding> findings;
   char who = 0;
 
   Pair() {
@@ -74,10 +75,11 @@ struct Pair {
     peer->watch_host(target_of(*me, kMe), this, Clock::now());
   }
 
+  const Heartbeat& heartbeat() const { return *me->heartbeat(&who); }
   void look() {
-    for (auto& notice : me->look(Clock::now())) notices.push_back(std::move(notice));
+    for (auto& finding : me->poll(Clock::now())) findings.push_back(std::move(finding));
     if (peer) {
-      EXPECT_TRUE(peer->look(Clock::now()).empty());
+      EXPECT_TRUE(peer->poll(Clock::now()).empty());
     }
   }
   void look_for(milliseconds duration) {
@@ -89,25 +91,25 @@ struct Pair {
   }
 };
 
-TEST(FailureDetector, APeerThatRunsIsAlive) {
+TEST(LivenessMonitor, APeerThatRunsIsAlive) {
   const Silence silence("0.4");
   Pair pair;
   pair.look_for(milliseconds(1500));
-  EXPECT_TRUE(pair.notices.empty());
+  EXPECT_TRUE(pair.findings.empty());
   // This process itself may not be run for a moment.
   EXPECT_TRUE(eventually([&] {
     pair.look();
     const auto now = Clock::now();
-    return pair.me->answers(&pair.who, now) && !pair.me->is_out_of_reach(&pair.who, now);
+    return pair.heartbeat().answers(now) && !pair.heartbeat().is_out_of_reach(now);
   }));
 }
 
-TEST(FailureDetector, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
+TEST(LivenessMonitor, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
   const Silence silence("0.8");
   Pair pair;
   pair.look_for(milliseconds(300));
   const auto now = Clock::now();
-  pair.me->look(now);
+  pair.me->poll(now);
   EXPECT_GT(pair.me->due(), now);
   EXPECT_LE(pair.me->due(), now + milliseconds(101));
   // What the peer sends wakes nobody: it is read at the next look.
@@ -121,224 +123,230 @@ TEST(FailureDetector, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
     }
   }
   EXPECT_LE(looks, 16 + 16) << "some more, if the machine is so slow that they knock";
-  EXPECT_TRUE(pair.notices.empty());
+  EXPECT_TRUE(pair.findings.empty());
 }
 
-TEST(FailureDetector, AStoppedProcessIsAlive) {
+TEST(LivenessMonitor, AStoppedProcessIsAlive) {
   const Silence silence("0.2");
   Pair pair;
   pair.look_for(milliseconds(100));
   // The peer's own code does not run, its kernel does.
   const auto end = Clock::now() + milliseconds(1500);
   while (Clock::now() < end) {
-    EXPECT_TRUE(pair.me->look(Clock::now()).empty());
+    EXPECT_TRUE(pair.me->poll(Clock::now()).empty());
     std::this_thread::sleep_for(milliseconds(1));
   }
   EXPECT_TRUE(eventually([&] {
-    pair.me->look(Clock::now());
-    return pair.me->answers(&pair.who, Clock::now());
+    pair.me->poll(Clock::now());
+    return pair.heartbeat().answers(Clock::now());
   }));
 }
 
-TEST(FailureDetector, AProcessThatIsStoppedBeforeItAnswersIsAlive) {
+TEST(LivenessMonitor, AProcessThatIsStoppedBeforeItAnswersIsAlive) {
   const Silence silence("0.2");
   Pair pair;
   const auto end = Clock::now() + milliseconds(1000);
   while (Clock::now() < end) {
-    EXPECT_TRUE(pair.me->look(Clock::now()).empty());
+    EXPECT_TRUE(pair.me->poll(Clock::now()).empty());
     std::this_thread::sleep_for(milliseconds(1));
   }
   pair.look_for(milliseconds(300));
-  EXPECT_TRUE(pair.notices.empty());
+  EXPECT_TRUE(pair.findings.empty());
 }
 
-TEST(FailureDetector, AProcessThatEndsIsNoticedAtOnce) {
+TEST(LivenessMonitor, AProcessThatEndsIsNoticedAtOnce) {
   const Silence silence("60");
   Pair pair;
   pair.look_for(milliseconds(100));
   pair.peer.reset();  // what the kernel does for a process that was killed: no word, sockets closed
   ASSERT_TRUE(eventually([&] {
     pair.look();
-    return !pair.notices.empty();
+    return !pair.findings.empty();
   }));
-  EXPECT_EQ(pair.notices[0].who, &pair.who);
-  EXPECT_EQ(pair.notices[0].evidence, Evidence::kEndedElsewhere);
-  EXPECT_EQ(pair.notices[0].reason, "its process has ended");
-  EXPECT_TRUE(pair.notices[0].was_reached);
+  EXPECT_EQ(pair.findings[0].who, &pair.who);
+  EXPECT_EQ(pair.findings[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_EQ(pair.findings[0].reason, "its process has ended");
+  EXPECT_TRUE(pair.findings[0].was_reached);
 }
 
-TEST(FailureDetector, AProcessThatLeavesInGoodOrderIsNoFailure) {
+TEST(LivenessMonitor, AProcessThatLeavesInGoodOrderIsNoFailure) {
   const Silence silence("0.2");
   Pair pair;
   pair.look_for(milliseconds(100));
   pair.peer->close();
   pair.peer.reset();
   pair.look_for(milliseconds(600));
-  EXPECT_TRUE(pair.notices.empty());
-  EXPECT_FALSE(pair.me->answers(&pair.who, Clock::now()));
-  EXPECT_FALSE(pair.me->is_out_of_reach(&pair.who, Clock::now())) << "nobody watches it any more";
+  EXPECT_TRUE(pair.findings.empty());
+  EXPECT_FALSE(pair.heartbeat().answers(Clock::now()));
+  EXPECT_FALSE(pair.heartbeat().is_out_of_reach(Clock::now())) << "nobody watches it any more";
 }
 
-TEST(FailureDetector, AConnectionThatThePeerGivesUpIsBroken) {
-  const Silence silence("60");
-  Pair pair;
-  pair.look_for(milliseconds(100));
-  pair.peer->give_up(kMe, 0);
-  ASSERT_TRUE(eventually([&] {
-    pair.look();
-    return !pair.notices.empty();
-  }));
-  EXPECT_EQ(pair.notices[0].evidence, Evidence::kConnectionBroke);
-  EXPECT_NE(pair.notices[0].reason.find("given up"), std::string::npos);
-}
-
-TEST(FailureDetector, ABreakNoticeIsHeardOnce) {
-  FailureDetector me(kMe, kKey);
-  FailureDetector peer(kPeer, kKey);
-  Heartbeat::Target target = target_of(me, kMe);
+TEST(LivenessMonitor, ABreakNoticeIsHeardOnce) {
+  LivenessMonitor me(kMe, kKey);
+  LivenessMonitor peer(kPeer, kKey);
+  HeartbeatTarget target = target_of(me, kMe);
   target.incarnation = 7;
-  target.topic = HeartbeatHello::Topic::kDeaf;
+  target.topic = HeartbeatHello::Topic::kShmBlocked;
   char who = 0;
-  peer.send_break_notice(target, &who);
+  peer.send_break_notice(target, &who, Clock::now());
   std::vector<HeartbeatHello> notices;
   ASSERT_TRUE(eventually([&] {
-    EXPECT_TRUE(me.look(Clock::now()).empty() && peer.look(Clock::now()).empty());
-    notices = me.take_notices();
+    EXPECT_TRUE(me.poll(Clock::now()).empty() && peer.poll(Clock::now()).empty());
+    notices = me.take_break_notices();
     return !notices.empty();
   })) << "me does not even expect it";
   ASSERT_EQ(notices.size(), 1U);
   EXPECT_EQ(notices[0].sender, kPeer);
   EXPECT_EQ(notices[0].incarnation, 7U);
-  EXPECT_EQ(notices[0].topic, HeartbeatHello::Topic::kDeaf);
-  EXPECT_TRUE(me.take_notices().empty());
+  EXPECT_EQ(notices[0].topic, HeartbeatHello::Topic::kShmBlocked);
+  EXPECT_TRUE(me.take_break_notices().empty());
+  EXPECT_EQ(peer.due(), LivenessMonitor::TimePoint::max()) << "it was said";
 }
 
-TEST(FailureDetector, ABreakNoticeToNobodySaysSo) {
-  const uint16_t port = std::make_unique<FailureDetector>(kMe, kKey)->port();
-  FailureDetector peer(kPeer, kKey);
+// It says so again: what could not be said at once is not forgotten.
+TEST(LivenessMonitor, ABreakNoticeThatFindsNoFileIsSentLater) {
+  LivenessMonitor me(kMe, kKey);
+  LivenessMonitor peer(kPeer, kKey);
+  HeartbeatTarget target = target_of(me, kMe);
+  target.topic = HeartbeatHello::Topic::kBroken;
+  char who = 0;
+  {
+    const test::NoMoreFiles none;
+    peer.send_break_notice(target, &who, Clock::now());
+    EXPECT_LT(peer.due(), LivenessMonitor::TimePoint::max());
+  }
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_TRUE(peer.poll(Clock::now()).empty());
+    return me.take_break_notices().size() == 1;
+  }));
+}
+
+TEST(LivenessMonitor, ABreakNoticeToNobodySaysSo) {
+  const uint16_t port = std::make_unique<LivenessMonitor>(kMe, kKey)->port();
+  LivenessMonitor peer(kPeer, kKey);
   char who = 0;
   peer.send_break_notice({.process = kMe,
                           .endpoint = {kLoopback, port},
                           .topic = HeartbeatHello::Topic::kBroken,
                           .key = kKey},
-                         &who);
-  std::vector<FailureDetector::Notice> notices;
+                         &who, Clock::now());
+  std::vector<Finding> findings;
   ASSERT_TRUE(eventually([&] {
-    notices = peer.look(Clock::now());
-    return !notices.empty();
+    findings = peer.poll(Clock::now());
+    return !findings.empty();
   }));
-  EXPECT_EQ(notices[0].who, &who);
-  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_EQ(findings[0].who, &who);
+  EXPECT_EQ(findings[0].evidence, Evidence::kEndedElsewhere);
   pollfd entry{peer.fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0) << "it wakes nobody any more";
-  EXPECT_TRUE(peer.look(Clock::now()).empty());
+  EXPECT_TRUE(peer.poll(Clock::now()).empty());
 }
 
-TEST(FailureDetector, AHostThatNeverAnswersIsSilent) {
+TEST(LivenessMonitor, AHostThatNeverAnswersIsSilent) {
   const Silence silence("0.5");
-  FailureDetector me(kMe, kKey);
+  LivenessMonitor me(kMe, kKey);
   char who = 0;
   const auto start = Clock::now();
   const DeafPort deaf;
   me.watch_host(deaf_target(deaf), &who, start);
-  std::vector<FailureDetector::Notice> notices;
+  std::vector<Finding> findings;
   ASSERT_TRUE(eventually([&] {
-    notices = me.look(Clock::now());
-    return !notices.empty();
+    findings = me.poll(Clock::now());
+    return !findings.empty();
   }));
   EXPECT_GE(Clock::now() - start, milliseconds(475));
-  EXPECT_TRUE(me.is_out_of_reach(&who, Clock::now()));
-  EXPECT_FALSE(notices[0].was_reached);
-  EXPECT_EQ(notices[0].who, &who);
-  EXPECT_EQ(notices[0].evidence, Evidence::kSilent);
-  EXPECT_NE(notices[0].reason.find("has not answered for 0.5 s"), std::string::npos)
-      << notices[0].reason;
+  EXPECT_TRUE(me.heartbeat(&who)->is_out_of_reach(Clock::now()));
+  EXPECT_FALSE(findings[0].was_reached);
+  EXPECT_EQ(findings[0].who, &who);
+  EXPECT_EQ(findings[0].evidence, Evidence::kSilent);
+  EXPECT_NE(findings[0].reason.find("has not answered for 0.5 s"), std::string::npos)
+      << findings[0].reason;
 }
 
-TEST(FailureDetector, WithoutALimitNobodyIsSilent) {
+TEST(LivenessMonitor, WithoutALimitNobodyIsSilent) {
   const Silence silence("0");
-  FailureDetector me(kMe, kKey);
+  LivenessMonitor me(kMe, kKey);
   char who = 0;
   auto now = Clock::now();
   const DeafPort deaf;
   me.watch_host(deaf_target(deaf), &who, now);
   for (int i = 0; i < 100; ++i) {
     now += std::chrono::minutes(1);
-    EXPECT_TRUE(me.look(now).empty());
+    EXPECT_TRUE(me.poll(now).empty());
   }
 }
 
-TEST(FailureDetector, APortThatRefusesIsAHostThatAnswers) {
+TEST(LivenessMonitor, APortThatRefusesIsAHostThatAnswers) {
   const Silence silence("0.2");
-  FailureDetector me(kMe, kKey);
+  LivenessMonitor me(kMe, kKey);
   uint16_t port = 0;
   {
-    const FailureDetector gone(kPeer, kKey);
+    const LivenessMonitor gone(kPeer, kKey);
     port = gone.port();
   }
   char who = 0;
   me.watch_host({.process = kPeer, .endpoint = {kLoopback, port}}, &who, Clock::now());
   const auto end = Clock::now() + milliseconds(800);
   while (Clock::now() < end) {
-    EXPECT_TRUE(me.look(Clock::now()).empty());
+    EXPECT_TRUE(me.poll(Clock::now()).empty());
     std::this_thread::sleep_for(milliseconds(1));
   }
 }
 
-TEST(FailureDetector, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
+TEST(LivenessMonitor, APortThatWasNamedLatelyAndRefusesIsAProcessThatHasEnded) {
   const Silence silence("60");
-  FailureDetector me(kMe, kKey);
+  LivenessMonitor me(kMe, kKey);
   uint16_t port = 0;
   {
-    const FailureDetector gone(kPeer, kKey);
+    const LivenessMonitor gone(kPeer, kKey);
     port = gone.port();
   }
   char who = 0;
   me.watch_host({.process = kPeer, .endpoint = {kLoopback, port}}, &who, Clock::now(),
                 /*believes_refusals=*/true);
-  std::vector<FailureDetector::Notice> notices;
+  std::vector<Finding> findings;
   ASSERT_TRUE(eventually([&] {
-    notices = me.look(Clock::now());
-    return !notices.empty();
+    findings = me.poll(Clock::now());
+    return !findings.empty();
   }));
-  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
-  EXPECT_FALSE(notices[0].was_reached) << "it may have ended long ago";
+  EXPECT_EQ(findings[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_FALSE(findings[0].was_reached) << "it may have ended long ago";
 }
 
-TEST(FailureDetector, AProcessThatEndsBeforeItAnswersIsNoticedAtOnce) {
+TEST(LivenessMonitor, AProcessThatEndsBeforeItAnswersIsNoticedAtOnce) {
   const Silence silence("60");
-  FailureDetector me(kMe, kKey);
-  auto peer = std::make_unique<FailureDetector>(kPeer, kKey);  // it does not know this process yet
+  LivenessMonitor me(kMe, kKey);
+  auto peer = std::make_unique<LivenessMonitor>(kPeer, kKey);  // it does not know this process yet
   char who = 0;
   me.watch_host(target_of(*peer, kPeer), &who, Clock::now(), /*believes_refusals=*/true);
   const auto end = Clock::now() + milliseconds(100);
   while (Clock::now() < end) {
-    EXPECT_TRUE(me.look(Clock::now()).empty());
-    EXPECT_TRUE(peer->look(Clock::now()).empty());
+    EXPECT_TRUE(me.poll(Clock::now()).empty());
+    EXPECT_TRUE(peer->poll(Clock::now()).empty());
     std::this_thread::sleep_for(milliseconds(1));
   }
   peer.reset();
-  std::vector<FailureDetector::Notice> notices;
+  std::vector<Finding> findings;
   ASSERT_TRUE(eventually([&] {
-    notices = me.look(Clock::now());
-    return !notices.empty();
+    findings = me.poll(Clock::now());
+    return !findings.empty();
   }));
-  EXPECT_EQ(notices[0].evidence, Evidence::kEndedElsewhere);
-  EXPECT_TRUE(notices[0].was_reached);
+  EXPECT_EQ(findings[0].evidence, Evidence::kEndedElsewhere);
+  EXPECT_TRUE(findings[0].was_reached);
 }
 
-TEST(FailureDetector, AnotherProcessAtThePortIsNotThePeer) {
+TEST(LivenessMonitor, AnotherProcessAtThePortIsNotThePeer) {
   const Silence silence("0.4");
-  FailureDetector me(kMe, kKey);
-  auto stranger = std::make_unique<FailureDetector>(33, kKey);
+  LivenessMonitor me(kMe, kKey);
+  auto stranger = std::make_unique<LivenessMonitor>(33, kKey);
   stranger->expect(kMe);
   char who = 0;
   me.watch_host(target_of(*stranger, kPeer), &who, Clock::now());
   const auto look_for = [&](milliseconds duration) {
     const auto end = Clock::now() + duration;
     while (Clock::now() < end) {
-      EXPECT_TRUE(me.look(Clock::now()).empty());
-      if (stranger) stranger->look(Clock::now());
+      EXPECT_TRUE(me.poll(Clock::now()).empty());
+      if (stranger) stranger->poll(Clock::now());
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
@@ -347,7 +355,7 @@ TEST(FailureDetector, AnotherProcessAtThePortIsNotThePeer) {
   look_for(milliseconds(300));  // its end is not the peer's
 }
 
-TEST(FailureDetector, AForkedChildDoesNotHideTheEndOfItsParent) {
+TEST(LivenessMonitor, AForkedChildDoesNotHideTheEndOfItsParent) {
   const Silence silence("60");
   Pair pair;
   pair.look_for(milliseconds(100));
@@ -359,7 +367,7 @@ TEST(FailureDetector, AForkedChildDoesNotHideTheEndOfItsParent) {
   pair.peer.reset();
   EXPECT_TRUE(eventually([&] {
     pair.look();
-    return !pair.notices.empty();
+    return !pair.findings.empty();
   }));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
