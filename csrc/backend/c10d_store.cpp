@@ -132,9 +132,8 @@ auto C10dStore::ask(Call call) {
     attend_();
     const auto now = Clock::now();
     if (watch_ && watch_->is_silent(now)) {
-      throw Error(ErrorCode::kTransport,
-                  "the group cannot be made: the store's host, " +
-                      watch_->endpoint().text() + watch_->silence(now));
+      throw Error(ErrorCode::kTransport, "the group cannot be made: the store's host, " +
+                                             watch_->endpoint().text() + watch_->silence(now));
     }
     if (now >= asked + timeout_) {
       throw Error(ErrorCode::kTimeout,

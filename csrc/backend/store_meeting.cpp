@@ -29,15 +29,15 @@ StoreMeeting::StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const O
     : options_(options),
       keys_(store, options.timeout),
       root_(root_of(store), options.timeout),
-      lookout_(std::make_unique<ProcessLookout>(options.in_job ? options.job_ranks
-                                                               : std::vector<uint64_t>())),
+      monitor_(std::make_unique<PeerMemberMonitor>(options.in_job ? options.job_ranks
+                                                                  : std::vector<uint64_t>())),
       rendezvous_(keys_, {.rank = options.rank,
                           .size = options.size,
                           .group = options.group,
                           .secret = JobSecret::of_environment(),
                           .timeout = options.timeout,
                           .check_interrupt = Runtime::check_interrupt,
-                          .lookout = lookout_.get(),
+                          .monitor = monitor_.get(),
                           .explain_missing = [this](int r) { return explain_missing(r); }}) {
   keys_.set_attend([this] { rendezvous_.attend(); });
   root_.set_attend([this] { rendezvous_.attend(); });
@@ -88,7 +88,7 @@ void StoreMeeting::fail(const Error& error) {
     }
   });
   rendezvous_.fail(error);
-  lookout_.reset();
+  monitor_.reset();
 }
 
 void StoreMeeting::stay_and_end(std::shared_ptr<Runtime>& runtime,

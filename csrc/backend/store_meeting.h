@@ -2,7 +2,7 @@
 //
 //   C10dStore       calls the store, and looks around while an answer is overdue
 //   Rendezvous      the protocol
-//   ProcessLookout  watches the processes that take part
+//   PeerMemberMonitor  watches the processes that take part
 //   Announcements   say which group a missing rank makes instead
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/c10d_store.h"
-#include "transport/bootstrap/process_lookout.h"
+#include "transport/bootstrap/peer_member_monitor.h"
 #include "transport/bootstrap/rendezvous.h"
 
 namespace q7x2 {
@@ -53,7 +53,7 @@ class StoreMeeting {
   const Options options_;
   C10dStore keys_;
   C10dStore root_;
-  std::unique_ptr<ProcessLookout> lookout_;  // null after a failure: it holds the runtime
+  std::unique_ptr<PeerMemberMonitor> monitor_;  // null after a failure: it holds the runtime
   Rendezvous rendezvous_;
   std::unique_ptr<Announcements> announcements_;
 };

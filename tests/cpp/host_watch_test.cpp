@@ -89,8 +89,7 @@ TEST(HostWatch, AHostThatDoesNeitherIsSilent) {
   HostWatch watch({kLoopback, port.number()}, kLimit, begin);
   ASSERT_TRUE(falls_silent(watch, begin));
   EXPECT_GE(Clock::now() - begin, kLimit * 9 / 10);
-  EXPECT_EQ(watch.silence(begin),
-            ", or the link to it, has not answered for 0.4 s (Q7X2_SILENCE)");
+  EXPECT_EQ(watch.silence(begin), ", or the link to it, has not answered for 0.4 s (Q7X2_SILENCE)");
 }
 
 TEST(HostWatch, WhatIsHeardCounts) {

@@ -14,11 +14,11 @@ using Process = PeerLife::Process;
 
 const PeerLife::TimePoint kStart{std::chrono::hours(1)};
 constexpr std::chrono::milliseconds kTick{1};
-constexpr std::array kAll{Evidence::kProcessEnded,  Evidence::kEndedElsewhere,
+constexpr std::array kAll{Evidence::kProcessEnded,    Evidence::kEndedElsewhere,
                           Evidence::kConnectionBroke, Evidence::kSilent,
-                          Evidence::kPathToBlocked, Evidence::kPathFromBlocked,
-                          Evidence::kShmBlocked,    Evidence::kGivenUp,
-                          Evidence::kRenewed,       Evidence::kLate};
+                          Evidence::kPathToBlocked,   Evidence::kPathFromBlocked,
+                          Evidence::kShmBlocked,      Evidence::kGivenUp,
+                          Evidence::kRenewed,         Evidence::kLate};
 
 bool is_end(Evidence evidence) {
   return evidence == Evidence::kProcessEnded || evidence == Evidence::kEndedElsewhere;
@@ -173,8 +173,8 @@ TEST(PeerLife, TheNextConnectionBeginsAnew) {
   for (const Evidence evidence : kAll) {
     const PeerLife next = dead_by(evidence).next();
     EXPECT_TRUE(next.is_alive());
-    EXPECT_EQ(next.process(), evidence == Evidence::kShmBlocked ? Process::kShmBlocked
-                                                                : Process::kUnseen);
+    EXPECT_EQ(next.process(),
+              evidence == Evidence::kShmBlocked ? Process::kShmBlocked : Process::kUnseen);
     EXPECT_EQ(next.reason(), "");
   }
 }

@@ -25,7 +25,7 @@ constexpr int kDead = 2;
 constexpr int kCalls = 12;  // more than a rank makes until it waits
 
 /// Knows of one death, from some moment on.
-class OneDeath final : public Lookout {
+class OneDeath final : public MemberMonitor {
  public:
   void watch(int, const std::string&, const std::string&, bool) override {}
   void forget() override {}
@@ -87,10 +87,10 @@ class Rank {
   Rank(SharedStore& store, int rank, int overdue = -1)
       : store_(store, overdue), thread_([this, rank] {
           Rendezvous::Options options = options_of(rank, kMembers);
-          options.lookout = &lookout_;
+          options.monitor = &monitor_;
           Rendezvous rendezvous(store_, options);
           store_.attend = [&] {
-            lookout_.is_known = true;
+            monitor_.is_known = true;
             rendezvous.attend();
           };
           try {
@@ -112,7 +112,7 @@ class Rank {
   std::optional<Error> error;  ///< after `join`
 
  private:
-  OneDeath lookout_;
+  OneDeath monitor_;
   OverdueStore store_;
   std::thread thread_;
 };

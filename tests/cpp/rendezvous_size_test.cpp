@@ -130,9 +130,9 @@ class CountingStore final : public KeyStore {
 };
 
 /// Whom a rank watches. Nobody dies.
-class CountingLookout final : public Lookout {
+class CountingMonitor final : public MemberMonitor {
  public:
-  explicit CountingLookout(std::set<int>& watched) : watched_(watched) {}
+  explicit CountingMonitor(std::set<int>& watched) : watched_(watched) {}
 
   void watch(int rank, const std::string&, const std::string&, bool also_far) override {
     if (also_far) watched_.insert(rank);
@@ -166,12 +166,12 @@ bool is_real(int rank, int size) {
 }
 
 void run_real(CountingStore& store, int rank, int size) {
-  CountingLookout lookout(store.watched);
+  CountingMonitor monitor(store.watched);
   Rendezvous rendezvous(store, {.rank = rank,
                                 .size = size,
                                 .group = kGroup,
                                 .timeout = std::chrono::hours(1),
-                                .lookout = &lookout,
+                                .monitor = &monitor,
                                 .pause = std::chrono::microseconds(1),
                                 .slice = std::chrono::hours(1)});
   {

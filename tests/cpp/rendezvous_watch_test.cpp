@@ -62,9 +62,9 @@ class Town {
   std::set<std::string> watched_;
 };
 
-class TownLookout final : public Lookout {
+class TownMonitor final : public MemberMonitor {
  public:
-  explicit TownLookout(Town& town) : town_(town) {}
+  explicit TownMonitor(Town& town) : town_(town) {}
 
   void watch(int rank, const std::string& peer_info, const std::string&, bool also_far) override {
     if (also_far) {
@@ -108,7 +108,7 @@ class Process {
           int dies_at = -1)
       : client_(store, dies_at, static_cast<uint32_t>(rank) + 1),
         town_(town),
-        lookout_(town),
+        monitor_(town),
         peer_info_(std::move(peer_info)),
         thread_([this, rank, size] { run(rank, size); }) {}
   ~Process() { join(); }
@@ -124,7 +124,7 @@ class Process {
   // After `join`.
   std::optional<Error> error;
   std::vector<std::string> peer_infos;
-  size_t most_watched() const { return lookout_.most(); }
+  size_t most_watched() const { return monitor_.most(); }
 
  private:
   void run(int rank, int size) {
@@ -132,7 +132,7 @@ class Process {
                                     .size = size,
                                     .group = "g",
                                     .timeout = milliseconds(60'000),
-                                    .lookout = &lookout_,
+                                    .monitor = &monitor_,
                                     .pause = milliseconds(2),
                                     .branches = 3,
                                     .patience = milliseconds(300)});
@@ -149,7 +149,7 @@ class Process {
 
   Client client_;
   Town& town_;
-  TownLookout lookout_;
+  TownMonitor monitor_;
   const std::string peer_info_;
   std::thread thread_;
 };
@@ -252,12 +252,12 @@ TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       Client client(store);
-      TownLookout lookout(town);
+      TownMonitor monitor(town);
       Rendezvous rendezvous(client, {.rank = r,
                                      .size = 3,
                                      .group = "g",
                                      .timeout = milliseconds(2'000),
-                                     .lookout = &lookout,
+                                     .monitor = &monitor,
                                      .pause = milliseconds(2)});
       try {
         rendezvous.exchange("peer_info", peer_info_of(0, r), [] {});

@@ -74,7 +74,7 @@ Assembly::Assembly(Runtime& runtime, Options options)
     throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
   }
   runtime_.peers().admission().admit(locked, options_.members,
-                         options_.members[static_cast<size_t>(rank_)].host_key);
+                                     options_.members[static_cast<size_t>(rank_)].host_key);
 }
 
 bool Assembly::is_of_this_host(const PeerInfo& member) const {

@@ -127,7 +127,8 @@ bool Assembly::is_gone(int member) {
     const Peer* const peer =
         runtime_.peers().find(locked, options_.members[static_cast<size_t>(member)].process);
     if (peer == nullptr || !peer->life.is_dead()) return false;
-    if (peer->life.has_ended() || peer->life.is_shm_blocked() || reopened_[member] >= kMostReopened) {
+    if (peer->life.has_ended() || peer->life.is_shm_blocked() ||
+        reopened_[member] >= kMostReopened) {
       gone_.emplace(member, error(ErrorCode::kPeerFailed,
                                   describe(member) + " failed: " + peer->life.reason(), member));
       return true;

@@ -155,8 +155,8 @@ void Rendezvous::enter(int64_t epoch) {
   watched_.clear();
   reported_.clear();
   orphaned_.reset();
-  if (options_.lookout != nullptr) {
-    options_.lookout->forget();
+  if (options_.monitor != nullptr) {
+    options_.monitor->forget();
   }
 }
 

@@ -24,10 +24,10 @@
 //   rank 1     .... join epoch 3 ... join epoch 4 .. read, ack ............. read
 //              (of a dead rank 0)
 //
-// Who watches whom is in lookout.h: parents their children, and the children of rank 0 rank 0. So a
-// death in 2 to 4 ends the wait of all ranks at once. A rank that cannot make its group joins with
-// the reason instead of a peer info; rank 0 tells it to everybody who joined. Only rank 0 judges
-// what it finds in an epoch: the others cannot know whether a living rank 0 has opened it.
+// Who watches whom is in member_monitor.h: parents their children, and the children of rank 0 rank
+// 0. So a death in 2 to 4 ends the wait of all ranks at once. A rank that cannot make its group
+// joins with the reason instead of a peer info; rank 0 tells it to everybody who joined. Only rank
+// 0 judges what it finds in an epoch: the others cannot know whether a living rank 0 has opened it.
 //
 // Between two looks at the store a waiting rank pauses (`pause_of`). Each time it asks for the keys
 // it waits for, and for one counter, the epoch's *news*, which grows when something has happened
@@ -51,7 +51,7 @@
 
 #include "base/error.h"
 #include "transport/bootstrap/gather_tree.h"
-#include "transport/bootstrap/lookout.h"
+#include "transport/bootstrap/member_monitor.h"
 #include "transport/bootstrap/rendezvous_records.h"
 #include "transport/trust/job_secret.h"
 
@@ -82,7 +82,7 @@ class Rendezvous {
     /// Called at each pause; may throw to end the wait.
     std::function<void()> check_interrupt = [] {};
     /// Watches processes until the epoch is committed. Null: nobody is watched.
-    Lookout* lookout = nullptr;
+    MemberMonitor* monitor = nullptr;
     std::chrono::microseconds pause{0};  ///< between two looks; 0: `pause_of(size)`
     /// After so long a rank looks around thoroughly, also without news.
     std::chrono::milliseconds slice{200};

@@ -129,13 +129,13 @@ void Rendezvous::warn_of(const std::vector<int>& ranks) const {
 
 // A rank that is late may itself wait for another one elsewhere.
 void Rendezvous::ask(const std::vector<int>& ranks) const {
-  if (options_.lookout != nullptr) options_.lookout->ask(ranks);
+  if (options_.monitor != nullptr) options_.monitor->ask(ranks);
 }
 
 std::string Rendezvous::late_behind(const std::vector<int>& ranks) const {
   std::set<std::string> texts;
   for (const int r : ranks) {
-    if (options_.lookout != nullptr) texts.insert(options_.lookout->late_behind(r));
+    if (options_.monitor != nullptr) texts.insert(options_.monitor->late_behind(r));
   }
   return std::accumulate(texts.begin(), texts.end(), std::string());
 }

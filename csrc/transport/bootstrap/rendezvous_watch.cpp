@@ -1,4 +1,4 @@
-// Whom a rank watches while the ranks meet, and what follows from a loss (lookout.h).
+// Whom a rank watches while the ranks meet, and what follows from a loss (member_monitor.h).
 #include "transport/bootstrap/rendezvous.h"
 #include "transport/bootstrap/rendezvous_records.h"
 
@@ -22,7 +22,7 @@ void Rendezvous::spread_news() {
 /// Ranks of its host and its children watch rank 0. A rank 0 that has failed before it had a peer
 /// info tells everybody.
 void Rendezvous::watch_leader() {
-  if (options_.lookout == nullptr || watched_.contains(0) || !store_.check(key("open"))) {
+  if (options_.monitor == nullptr || watched_.contains(0) || !store_.check(key("open"))) {
     return;
   }
   const auto records = records_of(store_.get({key("open")}).front());
@@ -33,12 +33,12 @@ void Rendezvous::watch_leader() {
   }
   const bool is_parent = (options_.rank - 1) / options_.branches == 0;
   if (const auto peer_info = peer_info_of(0, leader->second)) {
-    options_.lookout->watch(0, *peer_info, peer_info_, /*also_far=*/is_parent);
+    options_.monitor->watch(0, *peer_info, peer_info_, /*also_far=*/is_parent);
   }
 }
 
 void Rendezvous::watch_children() {
-  if (options_.lookout == nullptr) {
+  if (options_.monitor == nullptr) {
     return;
   }
   for (const int child : children_) {
@@ -48,7 +48,7 @@ void Rendezvous::watch_children() {
     if (const auto entry = joined(child); entry && !entry->failure) {
       watched_[child] = entry->nonce;
       if (const auto peer_info = peer_info_of(child, *entry)) {
-        options_.lookout->watch(child, *peer_info, peer_info_, /*also_far=*/true);
+        options_.monitor->watch(child, *peer_info, peer_info_, /*also_far=*/true);
       }
     }
   }
@@ -59,10 +59,10 @@ void Rendezvous::watch_children() {
 /// Throws if a loss ends the group: whatever rank 0 finds, and what others have seen themselves.
 /// `asks`: whether the lost rank has said why it ends, which the store knows.
 void Rendezvous::heed_losses(bool asks) {
-  if (options_.lookout == nullptr || committed_) {
+  if (options_.monitor == nullptr || committed_) {
     return;
   }
-  for (const Lookout::Loss& loss : options_.lookout->losses()) {
+  for (const MemberMonitor::Loss& loss : options_.monitor->losses()) {
     if (!loss.was_seen_alive && options_.rank != 0) {
       continue;
     }
@@ -83,10 +83,10 @@ void Rendezvous::heed_losses(bool asks) {
 void Rendezvous::report_losses() {
   watch_leader();
   heed_losses(/*asks=*/true);
-  if (options_.lookout == nullptr) {
+  if (options_.monitor == nullptr) {
     return;
   }
-  for (const Lookout::Loss& loss : options_.lookout->losses()) {
+  for (const MemberMonitor::Loss& loss : options_.monitor->losses()) {
     const auto watched = watched_.find(loss.rank);
     if (loss.rank == 0 || watched == watched_.end() || !reported_.insert(watched->second).second) {
       continue;

@@ -14,8 +14,8 @@ constexpr std::chrono::milliseconds kPause{20};
 
 }  // namespace
 
-AdmissionRequests::AdmissionRequests(uint64_t process,
-                                     const std::vector<HeartbeatTarget>& targets, TimePoint now)
+AdmissionRequests::AdmissionRequests(uint64_t process, const std::vector<HeartbeatTarget>& targets,
+                                     TimePoint now)
     : process_(process), give_up_(now + kPatience) {
   for (const HeartbeatTarget& target : targets) {
     Request request;

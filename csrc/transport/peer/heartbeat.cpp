@@ -26,8 +26,8 @@ constexpr int kMostDoublings = 8;
 
 }  // namespace
 
-Heartbeat::Heartbeat(uint64_t process, const HeartbeatTarget& target,
-                     SilenceClock::Duration limit, int epoll, TimePoint now)
+Heartbeat::Heartbeat(uint64_t process, const HeartbeatTarget& target, SilenceClock::Duration limit,
+                     int epoll, TimePoint now)
     : process_(process),
       target_(target),
       limit_(limit),

@@ -6,8 +6,8 @@
 //   caller <-- hello with the same number, which ends the connection <-- listener
 //
 // Heartbeats are about a process and its host. A call that gives up the connection to the listener
-// (BreakNotice) has no answer, and one that asks to be let connect (AdmissionRequests) is closed when
-// that is so.
+// (BreakNotice) has no answer, and one that asks to be let connect (AdmissionRequests) is closed
+// when that is so.
 //
 // Anybody can connect to a port. Each side shows that it knows the listener's key
 // (transport/trust/job_secret.h). The proof is checked before anything else of a hello is read. A

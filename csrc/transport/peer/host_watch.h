@@ -44,7 +44,6 @@ class HostWatch {
   const IpEndpoint& endpoint() const { return endpoint_; }
 
  private:
-
   const IpEndpoint endpoint_;
   const SilenceClock::Duration limit_;
   const int epoll_;

@@ -1,7 +1,8 @@
 // LivenessMonitor: what this process learns of the lives of others, and what others learn of its.
 //
 //   this host:   ProcessWatch, a pidfd per process, and a connection to its LifeLine
-//   other hosts: Heartbeat, a TCP connection per process, and the LifeLine that answers. A host from
+//   other hosts: Heartbeat, a TCP connection per process, and the LifeLine that answers. A host
+//   from
 //                which nothing comes is knocked at (HostWatch)
 //   both:        BreakNotice, a call by which a process gives up its connection to another
 //

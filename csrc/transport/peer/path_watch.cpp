@@ -76,9 +76,7 @@ PathWatch::Paths PathWatch::users_of(const PathSample& connection, const Paths& 
   std::ranges::copy_if(paths, std::back_inserter(users), [&](const auto* path) {
     return has_address(path, connection.peer.address);
   });
-  const auto listens_there = [&](const auto* user) {
-    return has_port(user, connection.peer.port);
-  };
+  const auto listens_there = [&](const auto* user) { return has_port(user, connection.peer.port); };
   const auto has_opened_another = [&](const auto* user) {
     return std::ranges::any_of(connections_, [&](const PathSample& each) {
       return each.peer.address == connection.peer.address && has_port(user, each.peer.port);

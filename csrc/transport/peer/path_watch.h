@@ -1,9 +1,9 @@
 // PathWatch: finds the peers to which data does not get through, although their hosts answer (see
 // PathClock).
 //
-// It polls all TCP sockets of UCX's workers, eight times within the limit. A connection of UCX leads
-// to an address, and to a port if this end has opened it. UCX's address of a worker has both, in
-// network order, so they say whose worker it is. If the other end has opened the connection, its
+// It polls all TCP sockets of UCX's workers, eight times within the limit. A connection of UCX
+// leads to an address, and to a port if this end has opened it. UCX's address of a worker has both,
+// in network order, so they say whose worker it is. If the other end has opened the connection, its
 // port is anybody's on that host; then it is nobody's to whom this end has opened a connection
 // itself.
 #pragma once

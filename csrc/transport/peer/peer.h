@@ -7,6 +7,7 @@
 #include "transport/peer/peer_info.h"
 #include "transport/peer/peer_life.h"
 #include "transport/ucx/link.h"
+#include "transport/ucx/request.h"
 
 namespace q7x2 {
 

@@ -32,9 +32,7 @@ bool PeerLife::advance(Evidence evidence) {
   if (has_ended() || (!ends && (evidence != Evidence::kShmBlocked || is_shm_blocked()))) {
     return false;
   }
-  process_ = !ends        ? Process::kShmBlocked
-             : was_seen() ? Process::kEnded
-                          : Process::kEndedUnseen;
+  process_ = !ends ? Process::kShmBlocked : was_seen() ? Process::kEnded : Process::kEndedUnseen;
   return true;
 }
 

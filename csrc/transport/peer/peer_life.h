@@ -15,8 +15,8 @@
 //   ended           -        -                     -
 //
 // "-" changes nothing: no event revives a connection that is dead, or a process that has ended. A
-// dead connection can still learn that its process has ended. A connection that broke is replaced by
-// the peer's next incarnation (`next`), and the groups that used it fail. A peer that leaves a
+// dead connection can still learn that its process has ended. A connection that broke is replaced
+// by the peer's next incarnation (`next`), and the groups that used it fail. A peer that leaves a
 // group in good order stays alive, since it may be in other groups.
 //
 // A suspect is not dead at once: what it had sent is received first. How long that grace is depends

@@ -186,7 +186,7 @@ void PeerTable::watch(Peer& peer, Wire wire, bool believes_refusals) {
 HeartbeatTarget PeerTable::port_of(const Peer& peer, Topic topic) const {
   return {.process = peer.info.process,
           .incarnation = peer.incarnation,
-          .endpoint = {peer.same_host              ? kLoopback
+          .endpoint = {peer.same_host             ? kLoopback
                        : topic == Topic::kPrivate ? peer.rail_address
                                                   : peer.info.heartbeat_address,
                        peer.info.heartbeat_port},
@@ -269,8 +269,8 @@ void PeerTable::poll(Locked& locked, TimePoint now) {
   for (Finding& finding : monitor_.poll(now)) {
     const auto& watched = *static_cast<Peer::Watched*>(finding.who);
     if (finding.was_reached) watched.peer->life.reach();
-    suspect(locked, *watched.peer,
-            finding.reason + (watched.is_rail ? " on the private link" : ""), finding.evidence);
+    suspect(locked, *watched.peer, finding.reason + (watched.is_rail ? " on the private link" : ""),
+            finding.evidence);
   }
   for (const HeartbeatHello& notice : monitor_.take_break_notices()) hear(locked, notice);
   admission_.poll(locked);

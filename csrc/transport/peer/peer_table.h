@@ -4,12 +4,12 @@
 // again: the groups that used it fail, and a group that is made later uses the next incarnation,
 // which is another Peer. The peer infos of both ends say which one that is.
 //
-// The LivenessMonitor, the PathWatch and UCX say that a peer seems to be dead. It is suspect then for a
-// short grace, in which what it had sent is still received. Then it is dead (PeerLife): its links are
-// cut, it is told so by a BreakNotice unless it knows, and `on_death` tells the groups.
+// The LivenessMonitor, the PathWatch and UCX say that a peer seems to be dead. It is suspect then
+// for a short grace, in which what it had sent is still received. Then it is dead (PeerLife): its
+// links are cut, it is told so by a BreakNotice unless it knows, and `on_death` tells the groups.
 //
-// Whoever makes a group asks first whether all is known that has happened (`is_up_to_date`), because
-// the new group would use a connection that broke unseen.
+// Whoever makes a group asks first whether all is known that has happened (`is_up_to_date`),
+// because the new group would use a connection that broke unseen.
 #pragma once
 
 #include <atomic>
@@ -87,8 +87,8 @@ class PeerTable {
   /// Any thread. Has grown when some peer became suspect or its process has ended.
   uint64_t num_losses() const { return num_losses_.load(std::memory_order_acquire); }
   /// Whether all is known here that the kernel and UCX know of connections: UCX reports nothing any
-  /// more, and nothing is ready that would wake a thread. Progresses both. False: take what has come,
-  /// and ask again.
+  /// more, and nothing is ready that would wake a thread. Progresses both. False: take what has
+  /// come, and ask again.
   bool is_up_to_date(Locked& locked, TimePoint now);
 
   /// Any thread. Becomes readable when `poll` should be called.

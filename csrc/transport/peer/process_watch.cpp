@@ -95,10 +95,9 @@ std::optional<Finding> ProcessWatch::tick(TimePoint now) {
   std::array<char, 1> name;
   const bool is_alive =
       ::readlink(("/proc/" + std::to_string(pid_) + "/exe").c_str(), name.data(), 1) > 0;
-  return Finding{Evidence::kProcessEnded,
-                 is_alive ? "its process has become another program (exec)"
-                          : "its process has ended",
-                 true};
+  return Finding{
+      Evidence::kProcessEnded,
+      is_alive ? "its process has become another program (exec)" : "its process has ended", true};
 }
 
 }  // namespace q7x2

@@ -1,8 +1,8 @@
 // ProcessWatch: notices at once when a process of this host ends.
 //
 // A pidfd tells so, but not if the process becomes another program by `exec`, or a forked child
-// keeps what it had. The other sign is the end of a connection to its LifeLine. It may come a moment
-// before the pidfd's, so it is judged a little later.
+// keeps what it had. The other sign is the end of a connection to its LifeLine. It may come a
+// moment before the pidfd's, so it is judged a little later.
 #pragma once
 
 #include <cstdint>

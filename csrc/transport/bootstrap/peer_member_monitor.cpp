@@ -1,4 +1,4 @@
-#include "transport/bootstrap/process_lookout.h"
+#include "transport/bootstrap/peer_member_monitor.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -25,7 +25,7 @@ std::optional<PeerInfo> readable(const std::string& bytes) {
 
 }  // namespace
 
-ProcessLookout::ProcessLookout(const std::vector<uint64_t>& job_ranks)
+PeerMemberMonitor::PeerMemberMonitor(const std::vector<uint64_t>& job_ranks)
     : runtime_(Runtime::existing()) {
   if (runtime_ && !job_ranks.empty()) {
     add_job(job_ranks);
@@ -33,7 +33,7 @@ ProcessLookout::ProcessLookout(const std::vector<uint64_t>& job_ranks)
   }
 }
 
-void ProcessLookout::add_job(const std::vector<uint64_t>& job_ranks) {
+void PeerMemberMonitor::add_job(const std::vector<uint64_t>& job_ranks) {
   Locked locked(runtime_->lock());
   const std::unordered_map<uint64_t, Peer*> known = runtime_->groups().job_members(locked);
   for (size_t r = 0; r < job_ranks.size(); ++r) {
@@ -44,15 +44,16 @@ void ProcessLookout::add_job(const std::vector<uint64_t>& job_ranks) {
     const PeerInfo& peer_info = found->second->info;
     const Peer* const peer = runtime_->peers().find(locked, peer_info.process);
     job_.push_back({static_cast<int>(r), peer_info.process,
-                    describe(static_cast<int>(r), peer_info), peer->life.is_lost_by(Evidence::kSilent)});
+                    describe(static_cast<int>(r), peer_info),
+                    peer->life.is_lost_by(Evidence::kSilent)});
   }
   for (Peer* const failed : runtime_->groups().failed_members(locked)) {
     runtime_->peers().watch(locked, *failed);
   }
 }
 
-void ProcessLookout::watch(int rank, const std::string& bytes, const std::string& own_bytes,
-                           bool also_far) {
+void PeerMemberMonitor::watch(int rank, const std::string& bytes, const std::string& own_bytes,
+                              bool also_far) {
   if (!runtime_) {
     runtime_ = Runtime::instance();
   }
@@ -80,7 +81,7 @@ void ProcessLookout::watch(int rank, const std::string& bytes, const std::string
   is_new_ = true;
 }
 
-std::vector<Lookout::Loss> ProcessLookout::losses() {
+std::vector<MemberMonitor::Loss> PeerMemberMonitor::losses() {
   if (!runtime_ || (runtime_->peers().num_losses() == seen_ && !is_new_)) {
     return losses_;
   }
@@ -97,7 +98,7 @@ std::vector<Lookout::Loss> ProcessLookout::losses() {
 }
 
 // A member of the job was alive when its groups were made.
-void ProcessLookout::look(const Watched& watched, bool is_of_job) {
+void PeerMemberMonitor::look(const Watched& watched, bool is_of_job) {
   Locked locked(runtime_->lock());
   const Peer* const peer = runtime_->peers().find(locked, watched.process);
   if (peer == nullptr) {
@@ -113,11 +114,11 @@ void ProcessLookout::look(const Watched& watched, bool is_of_job) {
 
 // ---------------------------------------------------------------------------------- who is late
 
-Group* ProcessLookout::group_with(Locked& locked, uint64_t process) const {
+Group* PeerMemberMonitor::group_with(Locked& locked, uint64_t process) const {
   return runtime_->groups().find_common(locked, process);
 }
 
-void ProcessLookout::ask(const std::vector<int>& ranks) {
+void PeerMemberMonitor::ask(const std::vector<int>& ranks) {
   if (!runtime_) {
     return;
   }
@@ -137,7 +138,7 @@ void ProcessLookout::ask(const std::vector<int>& ranks) {
   runtime_->parking().wake_driver();  // which hears the answers
 }
 
-std::string ProcessLookout::late_behind(int rank) {
+std::string PeerMemberMonitor::late_behind(int rank) {
   const auto found = asked_.find(rank);
   if (found == asked_.end()) {
     return "";
@@ -150,7 +151,7 @@ std::string ProcessLookout::late_behind(int rank) {
 }
 
 // A rank that stops waiting just before this one's deadline has named the right one before.
-void ProcessLookout::hear(Locked& locked, const Watched& watched) {
+void PeerMemberMonitor::hear(Locked& locked, const Watched& watched) {
   const auto asked = asked_.find(watched.rank);
   Group* const group = group_with(locked, watched.process);
   if (asked == asked_.end() || group == nullptr) {

@@ -1,4 +1,4 @@
-// ProcessLookout: the Lookout of a process, by what its PeerTable knows.
+// PeerMemberMonitor: the MemberMonitor of a process, by what its PeerTable knows.
 //
 // A process that joins is watched from the moment its peer info is read. For new_group the members
 // are known from the groups that this process is in, and are watched already: by pidfds, by the
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/bootstrap/lookout.h"
+#include "transport/bootstrap/member_monitor.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2 {
@@ -26,10 +26,10 @@ class Group;
 class Locked;
 class Runtime;
 
-class ProcessLookout final : public Lookout {
+class PeerMemberMonitor final : public MemberMonitor {
  public:
   /// `job_ranks`: what the job calls the members of the new group, by rank; empty: nobody knows.
-  explicit ProcessLookout(const std::vector<uint64_t>& job_ranks);
+  explicit PeerMemberMonitor(const std::vector<uint64_t>& job_ranks);
 
   void watch(int rank, const std::string& peer_info, const std::string& own,
              bool also_far) override;

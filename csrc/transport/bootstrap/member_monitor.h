@@ -1,4 +1,4 @@
-// Lookout: whether the processes that a new group needs are alive, while its ranks meet.
+// MemberMonitor: whether the processes that a new group needs are alive, while its ranks meet.
 //
 // Until the epoch of a rendezvous is committed, each rank watches its neighbours in the tree from
 // the moment it finds their peer infos: a parent its children, and each child of rank 0 rank 0.
@@ -27,8 +27,8 @@
 //   calls to the store       9,600    50,000   50,000    per second, if all ranks wait
 //
 // For new_group the processes are known before they join, from the default group
-// (process_lookout.h). A rank that does not come may itself wait in a group that both are in. So it
-// is asked for whom, and messages name the rank that is really late.
+// (peer_member_monitor.h). A rank that does not come may itself wait in a group that both are in.
+// So it is asked for whom, and messages name the rank that is really late.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@
 
 namespace q7x2 {
 
-class Lookout {
+class MemberMonitor {
  public:
   struct Loss {
     int rank = -1;                ///< in the new group
@@ -44,7 +44,7 @@ class Lookout {
     bool was_seen_alive = false;  ///< after this process had met it
   };
 
-  virtual ~Lookout() = default;
+  virtual ~MemberMonitor() = default;
   /// Watches the process that has joined as `rank` with `peer info`, instead of one that was
   /// watched as this rank before. A process of another host is watched only with `also_far`,
   /// because that takes a connection. `own`: this rank's peer info. A peer info that cannot be read
