@@ -201,8 +201,8 @@ TEST(HeartbeatListener, ForgetsCallersThatHangUp) {
   EXPECT_EQ(listener.num_answered(), 0U);
 }
 
-// A peer calls for the next connection while the call for the one that broke is still answered.
-TEST(HeartbeatListener, AnswersForEachIncarnation) {
+// A peer may call for the next connection before this process has given up the one that broke.
+TEST(HeartbeatListener, HangsUpOnADeadConnectionButNotOnTheNext) {
   HeartbeatListener listener(kMe, kKey);
   listener.expect(kPeer);
   const OwnedFd broken = call(listener);
@@ -211,6 +211,16 @@ TEST(HeartbeatListener, AnswersForEachIncarnation) {
   say(next, {kPeer, kMe, 4});
   look_until(listener, [&] { return listener.num_answered() == 2; });
   EXPECT_TRUE(answer_to(broken) && answer_to(next));
+
+  listener.hang_up(kPeer, 3);
+  EXPECT_EQ(listener.num_answered(), 1U);
+  char last = 0;
+  EXPECT_EQ(::recv(broken, &last, 1, 0), 0) << "without a word";
+  EXPECT_FALSE(is_readable(next, 50));
+  // It still answers: heartbeats are about the process, and not about the connection.
+  const OwnedFd again = call(listener);
+  say(again, {kPeer, kMe, 3});
+  look_until(listener, [&] { return listener.num_answered() == 2; });
 }
 
 TEST(HeartbeatHello, IsAcceptedOnlyAsItWasMade) {

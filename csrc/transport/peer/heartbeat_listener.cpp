@@ -244,6 +244,13 @@ void HeartbeatListener::tidy(TimePoint now) {
   std::erase_if(answered_, [](const auto& entry) { return !drain(entry.second.socket); });
 }
 
+void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation) {
+  std::erase_if(answered_, [&](const auto& entry) {
+    const auto& [caller, for_incarnation, topic] = entry.first;
+    return caller == process && for_incarnation <= incarnation;
+  });
+}
+
 void HeartbeatListener::close() {
   look({});  // who may be answered shall hear that this process leaves
   for (auto& [key, call] : answered_) {

@@ -70,6 +70,9 @@ class HeartbeatListener {
   };
   /// The calls of processes of the job that asked to be let connect since the last call.
   std::vector<AdmissionCall> take_admission_calls() { return std::exchange(admission_calls_, {}); }
+  /// Ends the calls of a process for this incarnation of the connection and those before it,
+  /// without a word: a host that is silent for ever never would.
+  void hang_up(uint64_t process, uint32_t incarnation);
   /// Ends all calls, in good order, and takes no more.
   void close();
 

@@ -252,6 +252,10 @@ void LifeLine::shut() {
   tell_and_wait([](Holder& holder) { holder.listener().shut(); });
 }
 
+void LifeLine::hang_up(uint64_t process, uint32_t incarnation) {
+  tell([=](Holder& holder) { holder.listener().hang_up(process, incarnation); });
+}
+
 std::vector<HeartbeatHello> LifeLine::take_break_notices() {
   if (!has_notices_) return {};
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -47,6 +47,7 @@ class LifeLine {
   /// See HeartbeatListener.
   uint16_t port() const { return port_; }
   void expect(uint64_t process);
+  void hang_up(uint64_t process, uint32_t incarnation);
   std::vector<HeartbeatHello> take_break_notices();
   /// These return when it is so.
   void open(const std::optional<HostAddresses>& hosts);

@@ -50,6 +50,8 @@ class LivenessMonitor {
   void shut_port() { life_.shut(); }
   /// Calls of this process of another host are answered from now on.
   void expect(uint64_t process) { life_.expect(process); }
+  /// Those of this process for a connection that is dead are ended, without a word.
+  void hang_up(uint64_t process, uint32_t incarnation) { life_.hang_up(process, incarnation); }
   /// See LifeLine.
   std::vector<IpAddress> take_admission_calls() { return life_.take_admission_calls(); }
   void admit_callers() { life_.admit_callers(); }

@@ -253,6 +253,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   if (!peer.life.declare_dead()) return;
   monitor_.forget(&peer.watched_shared);
   monitor_.forget(&peer.watched_rail);
+  monitor_.hang_up(peer.info.process, peer.incarnation);
   if (peer.life.must_give_notice()) {
     const bool is_blocked = peer.life.is_lost_by(Evidence::kPathToBlocked);
     monitor_.send_break_notice(port_of(peer, is_blocked ? Topic::kPathBlocked : Topic::kBroken),
