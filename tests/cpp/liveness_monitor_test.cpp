@@ -188,7 +188,7 @@ TEST(LivenessMonitor, ABreakNoticeIsHeardOnce) {
   target.incarnation = 7;
   target.topic = HeartbeatHello::Topic::kShmBlocked;
   char who = 0;
-  peer.send_break_notice(target, &who, Clock::now());
+  peer.call_port(target, &who, Clock::now());
   std::vector<HeartbeatHello> notices;
   ASSERT_TRUE(eventually([&] {
     EXPECT_TRUE(me.poll(Clock::now()).empty() && peer.poll(Clock::now()).empty());
@@ -203,6 +203,50 @@ TEST(LivenessMonitor, ABreakNoticeIsHeardOnce) {
   EXPECT_EQ(peer.due(), LivenessMonitor::TimePoint::max()) << "it was said";
 }
 
+// The caller is not let connect before it hears so.
+TEST(LivenessMonitor, ARequestForAdmissionIsOverWhenItIsGranted) {
+  LivenessMonitor me(kMe, kKey);
+  LivenessMonitor peer(kPeer, kKey);
+  HeartbeatTarget target = target_of(me, kMe);
+  target.topic = HeartbeatHello::Topic::kAdmit;
+  peer.call_port(target, nullptr, Clock::now());
+  std::vector<IpAddress> callers;
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_TRUE(peer.poll(Clock::now()).empty());
+    callers = me.take_admission_calls();
+    return !callers.empty();
+  }));
+  EXPECT_EQ(callers, std::vector<IpAddress>{kLoopback});
+  const auto end = Clock::now() + milliseconds(100);
+  while (Clock::now() < end) {
+    EXPECT_TRUE(peer.poll(Clock::now()).empty());
+    EXPECT_TRUE(peer.asks_for_admission());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  me.admit_callers();
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_TRUE(peer.poll(Clock::now()).empty());
+    return !peer.asks_for_admission();
+  }));
+}
+
+// A process that is asked may open its port soon. To refuse for long is an answer, too.
+TEST(LivenessMonitor, ARequestForAdmissionThatIsRefusedIsMadeAgainForAWhile) {
+  const uint16_t port = std::make_unique<LivenessMonitor>(kMe, kKey)->port();
+  LivenessMonitor peer(kPeer, kKey);
+  peer.call_port({.process = kMe,
+                  .endpoint = {kLoopback, port},
+                  .topic = HeartbeatHello::Topic::kAdmit,
+                  .key = kKey},
+                 nullptr, Clock::now());
+  const auto began = Clock::now();
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_TRUE(peer.poll(Clock::now()).empty());
+    return !peer.asks_for_admission();
+  }));
+  EXPECT_GE(Clock::now() - began, PortCall::kPatience - milliseconds(100));
+}
+
 // It says so again: what could not be said at once is not forgotten.
 TEST(LivenessMonitor, ABreakNoticeThatFindsNoFileIsSentLater) {
   LivenessMonitor me(kMe, kKey);
@@ -212,7 +256,7 @@ TEST(LivenessMonitor, ABreakNoticeThatFindsNoFileIsSentLater) {
   char who = 0;
   {
     const test::NoMoreFiles none;
-    peer.send_break_notice(target, &who, Clock::now());
+    peer.call_port(target, &who, Clock::now());
     EXPECT_LT(peer.due(), LivenessMonitor::TimePoint::max());
   }
   EXPECT_TRUE(eventually([&] {
@@ -225,11 +269,11 @@ TEST(LivenessMonitor, ABreakNoticeToNobodySaysSo) {
   const uint16_t port = std::make_unique<LivenessMonitor>(kMe, kKey)->port();
   LivenessMonitor peer(kPeer, kKey);
   char who = 0;
-  peer.send_break_notice({.process = kMe,
-                          .endpoint = {kLoopback, port},
-                          .topic = HeartbeatHello::Topic::kBroken,
-                          .key = kKey},
-                         &who, Clock::now());
+  peer.call_port({.process = kMe,
+                  .endpoint = {kLoopback, port},
+                  .topic = HeartbeatHello::Topic::kBroken,
+                  .key = kKey},
+                 &who, Clock::now());
   std::vector<Finding> findings;
   ASSERT_TRUE(eventually([&] {
     findings = peer.poll(Clock::now());

@@ -7,7 +7,6 @@
 #include "base/process.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/bootstrap/published.h"
-#include "transport/peer/admission_request.h"
 #include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
@@ -83,17 +82,19 @@ bool Assembly::is_of_this_host(const PeerInfo& member) const {
 
 void Assembly::ask_to_be_admitted(const Check& check) {
   if (std::exchange(has_asked_, true)) return;
-  std::vector<HeartbeatTarget> targets;
   {
     Locked locked(runtime_.lock());
     for (const int each : neighbours()) {
       const PeerInfo& member = options_.members[static_cast<size_t>(each)];
-      const auto target = runtime_.peers().port_to_ask(locked, member, is_of_this_host(member));
-      if (target) targets.push_back(*target);
+      runtime_.peers().ask_for_admission(locked, member, is_of_this_host(member));
     }
   }
-  AdmissionRequests requests(stamp_.process, targets, Clock::now());
-  while (!requests.poll(Clock::now()) && Clock::now() < deadline_) {
+  const auto is_pending = [&](TimePoint now) {
+    Locked locked(runtime_.lock());
+    return runtime_.peers().awaits_admission(locked, now);
+  };
+  const TimePoint until = std::min(deadline_, Clock::now() + PortCall::kPatience);
+  for (TimePoint now = Clock::now(); now < until && is_pending(now); now = Clock::now()) {
     runtime_.drive();
     look_around(check);
     inbox_.wait(kNap);

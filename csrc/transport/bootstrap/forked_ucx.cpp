@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "transport/bootstrap/peer_address.h"
-#include "transport/peer/reach.h"
 
 namespace q7x2 {
 namespace {

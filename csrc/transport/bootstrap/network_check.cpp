@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/net/interface_names.h"
-#include "transport/peer/reach.h"
+#include "transport/peer/peer_info.h"
 #include "transport/ucx/ucx.h"
 
 namespace q7x2 {

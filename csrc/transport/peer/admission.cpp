@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "transport/peer/reach.h"
 
 namespace q7x2 {
 

@@ -26,7 +26,7 @@ class Admission {
   /// host's. Throws Error(kTransport).
   void admit(Locked& locked, std::span<const PeerInfo> peer_infos, std::string_view host_key);
   void admit(Locked& locked, const PeerInfo& peer_info, bool same_host);
-  /// Lets those connect that have asked for it (AdmissionRequests).
+  /// Lets those connect that have asked for it (PortCall).
   void poll(Locked& locked);
   /// Whether this process talks to that one by other means than memory that both share.
   bool needs_network(const PeerInfo& peer_info, bool same_host) const;

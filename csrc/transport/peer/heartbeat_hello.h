@@ -6,7 +6,7 @@
 //   caller <-- hello with the same number, which ends the connection <-- listener
 //
 // Heartbeats are about a process and its host. A call that gives up the connection to the listener
-// (BreakNotice) has no answer, and one that asks to be let connect (AdmissionRequests) is closed
+// (a break notice) has no answer, and one that asks to be let connect (PortCall) is closed
 // when that is so.
 //
 // Anybody can connect to a port. Each side shows that it knows the listener's key
@@ -35,10 +35,10 @@ struct HeartbeatHello {
   enum class Topic : uint32_t {
     kShared,       ///< heartbeats over the network that all hosts share
     kPrivate,      ///< heartbeats over a private link
-    kBroken,       ///< a BreakNotice: the connection broke
-    kShmBlocked,   ///< a BreakNotice: the sender receives nothing from its host any more
-    kPathBlocked,  ///< a BreakNotice: data does not get through to the receiver
-    kAdmit,        ///< the sender asks to be let connect: see admission_request.h
+    kBroken,       ///< a break notice: the connection broke
+    kShmBlocked,   ///< a break notice: the sender receives nothing from its host any more
+    kPathBlocked,  ///< a break notice: data does not get through to the receiver
+    kAdmit,        ///< the sender asks to be let connect: see PortCall
   };
 
   uint64_t sender = 0;       ///< process

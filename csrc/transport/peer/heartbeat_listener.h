@@ -8,7 +8,7 @@
 // answered with one if the caller is a process that this one has met in a group. Until then it
 // waits, for a few seconds at most, and only few calls may wait at once: the oldest goes first. So
 // strangers cost little. What a caller sends afterwards is read and dropped: it only wants to see
-// that the kernel acknowledges it. A BreakNotice is noted, and the call is over.
+// that the kernel acknowledges it. A break notice is noted, and the call is over.
 #pragma once
 
 #include <sys/socket.h>

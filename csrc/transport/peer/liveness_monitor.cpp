@@ -44,11 +44,16 @@ void LivenessMonitor::watch_host(const HeartbeatTarget& target, void* who, TimeP
   if (believes_refusals) heartbeat->believe_refusals();
 }
 
-void LivenessMonitor::send_break_notice(const HeartbeatTarget& target, void* who, TimePoint now) {
+void LivenessMonitor::call_port(const HeartbeatTarget& target, void* who, TimePoint now) {
   if (target.endpoint.port == 0) return;
-  auto notice = std::make_unique<BreakNotice>(process_, target, epoll_, now);
-  due_ = std::min(due_, notice->due());
-  break_notices_.emplace_back(who, std::move(notice));
+  auto call = std::make_unique<PortCall>(process_, target, epoll_, now);
+  due_ = std::min(due_, call->due());
+  port_calls_.emplace_back(who, std::move(call));
+}
+
+bool LivenessMonitor::asks_for_admission() const {
+  return std::ranges::any_of(port_calls_,
+                             [](const auto& each) { return each.second->asks_for_admission(); });
 }
 
 void LivenessMonitor::forget(const void* who) {
@@ -69,7 +74,7 @@ template <typename Body>
 void LivenessMonitor::for_each_watch(const Body& body) {
   for (const auto& [who, watch] : processes_) body(who, *watch);
   for (const auto& [who, watch] : heartbeats_) body(who, *watch);
-  for (const auto& [who, notice] : break_notices_) body(who, *notice);
+  for (const auto& [who, call] : port_calls_) body(who, *call);
 }
 
 std::vector<Finding> LivenessMonitor::poll(TimePoint now) {
@@ -98,7 +103,7 @@ std::vector<Finding> LivenessMonitor::poll(TimePoint now) {
       due_ = std::min(due_, watch.due());
     });
   }
-  std::erase_if(break_notices_, [](const auto& each) { return each.second->is_over(); });
+  std::erase_if(port_calls_, [](const auto& each) { return each.second->is_over(); });
   return findings;
 }
 

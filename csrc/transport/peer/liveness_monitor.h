@@ -4,7 +4,7 @@
 //   other hosts: Heartbeat, a TCP connection per process, and the LifeLine that answers. A host
 //   from
 //                which nothing comes is knocked at (HostWatch)
-//   both:        BreakNotice, a call by which a process gives up its connection to another
+//   both:        PortCall, by which a process gives up its connection to another
 //
 // Heartbeats and watches are about a process and its host: it runs, it has ended, it is silent. A
 // break notice is about the connection between two processes, and the only way to say that one end
@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "base/owned_fd.h"
-#include "transport/peer/break_notice.h"
 #include "transport/peer/heartbeat.h"
 #include "transport/peer/life_line.h"
+#include "transport/peer/port_call.h"
 #include "transport/peer/process_watch.h"
 
 namespace q7x2 {
@@ -57,7 +57,9 @@ class LivenessMonitor {
   void admit_callers() { life_.admit_callers(); }
   /// Says what `target.topic` is to a process, also if it does not watch this one. If the process
   /// has ended, `poll` says so of `who`, which must live as long as this object.
-  void send_break_notice(const HeartbeatTarget& target, void* who, TimePoint now);
+  void call_port(const HeartbeatTarget& target, void* who, TimePoint now);
+  /// A request for admission is on its way.
+  bool asks_for_admission() const;
   /// Ends all connections in good order: those who watch this process learn that it has left.
   void close();
 
@@ -96,7 +98,7 @@ class LivenessMonitor {
   LifeLine life_;
   std::map<const void*, std::unique_ptr<ProcessWatch>> processes_;  // by who
   std::map<const void*, std::unique_ptr<Heartbeat>> heartbeats_;    // by who
-  std::vector<std::pair<const void*, std::unique_ptr<BreakNotice>>> break_notices_;
+  std::vector<std::pair<const void*, std::unique_ptr<PortCall>>> port_calls_;
   TimePoint next_round_{};
   TimePoint due_ = TimePoint::max();  // of the watch that is due first
 };

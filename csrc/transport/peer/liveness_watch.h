@@ -2,7 +2,7 @@
 //
 //   ProcessWatch   a process of this host
 //   Heartbeat      a process of another host
-//   BreakNotice    a notice that is on its way to a process
+//   PortCall       what is on its way to a process
 #pragma once
 
 #include <optional>

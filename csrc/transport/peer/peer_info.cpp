@@ -203,6 +203,18 @@ std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes) {
   return renewed;
 }
 
+bool share_memory(std::string_view transports, std::string_view others) {
+  constexpr std::array<std::string_view, 2> kThroughMemory{"posix", "sysv"};
+  return std::ranges::any_of(kThroughMemory, [&](std::string_view name) {
+    return transports.find(name) != std::string_view::npos &&
+           others.find(name) != std::string_view::npos;
+  });
+}
+
+bool talk_through_memory(const PeerInfo& one, const PeerInfo& other) {
+  return one.host_key == other.host_key && share_memory(one.transports, other.transports);
+}
+
 std::string encode_list(const std::vector<std::string>& texts) {
   Writer out;
   for (const std::string& text : texts) {

@@ -55,6 +55,12 @@ struct PeerInfo {
   static PeerInfo decode(std::string_view bytes);
 };
 
+/// Whether UCX can send through memory that processes of a host share: whether both have the same
+/// one of its transports for that. They are named as `PeerInfo::transports` is.
+bool share_memory(std::string_view transports, std::string_view others);
+/// Whether nothing goes over TCP between these two: they are on one host, and share memory.
+bool talk_through_memory(const PeerInfo& one, const PeerInfo& other);
+
 std::string encode_renewed(const std::vector<PeerInfo::Renewed>& renewed);
 /// Throws Error(kMismatch) where `bytes` is not such a list.
 std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes);

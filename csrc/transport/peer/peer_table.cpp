@@ -194,15 +194,17 @@ HeartbeatTarget PeerTable::port_of(const Peer& peer, Topic topic) const {
           .key = secret_.key_to(peer.info.identity())};
 }
 
-std::optional<HeartbeatTarget> PeerTable::port_to_ask(Locked&, const PeerInfo& peer_info,
-                                                      bool same_host) const {
-  if (!admission_.needs_network(peer_info, same_host) || peers_.contains(peer_info.process)) {
-    return std::nullopt;
-  }
+void PeerTable::ask_for_admission(Locked&, const PeerInfo& peer_info, bool same_host) {
+  if (!admission_.needs_network(peer_info, same_host) || peers_.contains(peer_info.process)) return;
   // Not at the loopback, also on this host: the caller shall have the address that UCX will have.
   Peer peer;
   peer.info = peer_info;
-  return port_of(peer, Topic::kAdmit);
+  monitor_.call_port(port_of(peer, Topic::kAdmit), nullptr, Clock::now());
+}
+
+bool PeerTable::awaits_admission(Locked& locked, TimePoint now) {
+  poll(locked, now);
+  return monitor_.asks_for_admission();
 }
 
 // -------------------------------------------------------------------------------- life and death
@@ -253,11 +255,13 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   if (!peer.life.declare_dead()) return;
   monitor_.forget(&peer.watched_shared);
   monitor_.forget(&peer.watched_rail);
-  monitor_.hang_up(peer.info.process, peer.incarnation);
+  if (!peer.same_host && !peer.life.has_ended()) {
+    monitor_.hang_up(peer.info.process, peer.incarnation);
+  }
   if (peer.life.must_give_notice()) {
     const bool is_blocked = peer.life.is_lost_by(Evidence::kPathToBlocked);
-    monitor_.send_break_notice(port_of(peer, is_blocked ? Topic::kPathBlocked : Topic::kBroken),
-                               &peer.watched_shared, Clock::now());
+    monitor_.call_port(port_of(peer, is_blocked ? Topic::kPathBlocked : Topic::kBroken),
+                       &peer.watched_shared, Clock::now());
   }
   peer.shared.cut();
   peer.rail.cut();
@@ -334,8 +338,7 @@ void PeerTable::poll_paths(Locked& locked, TimePoint now) {
 void PeerTable::lose_host(Locked&) {
   for (const auto& [process, peer] : peers_) {
     if (peer->same_host && peer->life.is_alive()) {
-      monitor_.send_break_notice(port_of(*peer, Topic::kShmBlocked), &peer->watched_shared,
-                                 Clock::now());
+      monitor_.call_port(port_of(*peer, Topic::kShmBlocked), &peer->watched_shared, Clock::now());
     }
   }
 }

@@ -6,7 +6,7 @@
 //
 // The LivenessMonitor, the PathWatch and UCX say that a peer seems to be dead. It is suspect then
 // for a short grace, in which what it had sent is still received. Then it is dead (PeerLife): its
-// links are cut, it is told so by a BreakNotice unless it knows, and `on_death` tells the groups.
+// links are cut, it is told so by a break notice unless it knows, and `on_death` tells the groups.
 //
 // Whoever makes a group asks first whether all is known that has happened (`is_up_to_date`),
 // because the new group would use a connection that broke unseen.
@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,9 +43,10 @@ class PeerTable {
 
   /// Who may connect to this process.
   Admission& admission() { return admission_; }
-  /// Where to ask the process to let this one connect. Nothing: it does already, or need not.
-  std::optional<HeartbeatTarget> port_to_ask(Locked&, const PeerInfo& peer_info,
-                                             bool same_host) const;
+  /// Asks the process to let this one connect, unless it does already, or need not.
+  void ask_for_admission(Locked&, const PeerInfo& peer_info, bool same_host);
+  /// Some have been asked and have not answered yet; they never may. Polls.
+  bool awaits_admission(Locked& locked, TimePoint now);
 
   /// The connection to a process for a new group: `incarnation` or a later one. What came before it
   /// dies, if it has not yet.
