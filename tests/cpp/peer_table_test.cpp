@@ -15,6 +15,7 @@
 
 #include "deaf_port.h"
 #include "ranks.h"
+#include "transport/net/nics.h"
 
 namespace q7x2 {
 namespace {
@@ -297,6 +298,13 @@ TEST(PeerTable, IsUpToDateOnceItKnowsThatAConnectionBroke) {
     if (rank.rank == 1) {
       {
         Reactor gone({});
+        HostAddresses hosts = nic_roles().sources;
+        hosts.add(nic_roles().address);
+        hosts.add(kLoopback);
+        {
+          Locked locked(gone.lock());
+          gone.admit(locked, hosts);
+        }
         rank.put("address", gone.worker().address());
         rank.barrier();
         for (int i = 0; i < 1000; ++i) {
