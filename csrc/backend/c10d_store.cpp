@@ -15,7 +15,6 @@
 #include "base/process.h"
 #include "base/quiet_thread.h"
 #include "transport/net/silence_limit.h"
-#include "transport/peer/failure_detector.h"
 
 namespace q7x2 {
 namespace {
