@@ -5,180 +5,284 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "fabric/json_fields.h"
+#include "fabric/json_object.h"
 
 namespace q7x2 {
-namespace {
 
-double rounded(double value) {
+Json Quantity::write(double value) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), "%.4g", value);
   return std::strtod(text.data(), nullptr);
 }
 
-std::string time_text(int64_t seconds) {
-  const auto time = static_cast<std::time_t>(seconds);
+Json Time::write(int64_t value) {
+  const auto time = static_cast<std::time_t>(value);
   std::tm utc{};
   gmtime_r(&time, &utc);
   std::array<char, 32> text{};
   std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text.data();
+  return std::string(text.data());
 }
 
-template <typename Items, typename ToJson>
-std::string lines(const Items& items, const ToJson& to_json) {
-  std::string text = "[";
-  for (size_t i = 0; i < items.size(); ++i) {
-    text += (i == 0 ? "\n    " : ",\n    ") + line(to_json(items[i]));
+// ---- the fields, in the order in which they are written
+
+template <typename F>
+void describe(F& fields, typename F::template Of<IoDevice> device) {
+  fields.add("name", kRequired, device.name, Text{});
+  fields.add("pci", kOptional, device.pci_bus_id, Text{});
+  fields.add("numa_node", kOptional, device.numa_node, NumaNode{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<NetworkInterface> nic) {
+  fields.add("name", kRequired, nic.name, Text{});
+  fields.add("addresses", kOptional, nic.addresses, List<Text>{});
+  fields.add("megabits", kOptional, nic.megabits_per_second, Megabits{});
+  fields.add("numa_node", kOptional, nic.numa_node, NumaNode{});
+  if constexpr (F::kReads) nic.up = true;  // others are not written
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Hardware> hardware) {
+  fields.add("machine", kOptional, hardware.machine, Text{});
+  fields.add("cpu", kOptional, hardware.cpu, Text{});
+  fields.add("packages", kOptional, hardware.packages, Count{});
+  fields.add("numa_nodes", kOptional, hardware.numa_nodes, Count{});
+  fields.add("cores", kOptional, hardware.cores, Count{});
+  fields.add("threads", kOptional, hardware.threads, Count{});
+  fields.add("memory", kOptional, hardware.memory, Bytes{});
+  fields.add("nics", kOptional, hardware.nics, List<Object<NetworkInterface>>{});
+  fields.add("rdma", kOptional, hardware.rdma, List<Object<IoDevice>>{});
+  fields.add("gpus", kOptional, hardware.gpus, List<Object<IoDevice>>{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::CodecRate> codec) {
+  fields.add("name", kRequired, codec.name, Text{});
+  fields.add("encode", kRequired, codec.encode, Quantity{});
+  fields.add("decode", kRequired, codec.decode, Quantity{});
+  fields.add("encode_sum", kUnlessEmpty, codec.encode_sum, Quantity{});
+  fields.add("select", kUnlessEmpty, codec.select, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Rates> rates) {
+  fields.add("device", kOptional, rates.device, Text{});
+  fields.add("copy", kOptional, rates.copy, Quantity{});
+  fields.add("reduce", kOptional, rates.reduce, Quantity{});
+  fields.add("codecs", kOptional, rates.codecs, List<Object<Fabric::CodecRate>>{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Host> host) {
+  fields.add("name", kRequired, host.name, Text{});
+  fields.add("rack", kOptional, host.rack, Index{fields.bounds().racks});
+  fields.add("cores", kOptional, host.cores, Count{1});
+  fields.add("egress", kOptional, host.egress, Quantity{});
+  fields.add("ingress", kOptional, host.ingress, Quantity{});
+  fields.add("key", kOptional, host.key, Text{});
+  fields.add("hardware", kOptional, host.hardware, Object<Fabric::Hardware>{});
+  fields.add("rates", kUnlessEmpty, host.rates, List<Object<Fabric::Rates>>{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Binding> binding) {
+  fields.add("numa_node", kOptional, binding.numa_node, NumaNode{});
+  fields.add("cpus", kOptional, binding.cpus, Text{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Rack> rack) {
+  fields.add("name", kOptional, rack.name, Text{});
+  fields.add("up", kOptional, rack.up, Quantity{});
+  fields.add("down", kOptional, rack.down, Quantity{});
+  fields.add("alpha", kOptional, rack.alpha, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Link> link) {
+  fields.add("a", kRequired, link.a, Index{fields.bounds().hosts});
+  fields.add("b", kRequired, link.b, Index{fields.bounds().hosts});
+  fields.add("rate", kRequired, link.rate, Quantity{});
+  fields.add("alpha", kOptional, link.alpha, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Cost> cost) {
+  fields.add("alpha", kRequired, cost.alpha, Quantity{});
+  fields.add("overhead", kRequired, cost.overhead, Quantity{});
+  fields.add("measured", kOptional, cost.measured, Flag{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Interconnect> interconnect) {
+  fields.add("alpha_factor", kOptional, interconnect.alpha_factor, Quantity{});
+  fields.add("rate", kOptional, interconnect.rate, Quantity{});
+  fields.add("measured", kOptional, interconnect.measured, Flag{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::DeviceMemory> devices) {
+  fields.add("alpha", kOptional, devices.alpha, Quantity{});
+  fields.add("overhead", kOptional, devices.overhead, Quantity{});
+  fields.add("rate", kOptional, devices.rate, Quantity{});
+  fields.add("reduce_rate", kOptional, devices.reduce_rate, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Pair> pair) {
+  fields.add("from", kRequired, pair.from, Index{fields.bounds().hosts});
+  fields.add("to", kRequired, pair.to, Index{fields.bounds().hosts});
+  fields.add("alpha", kOptional, pair.alpha, Quantity{});
+  fields.add("alpha_spread", kOptional, pair.alpha_spread, Quantity{});
+  fields.add("rate", kOptional, pair.rate, Quantity{});
+  fields.add("rate_spread", kOptional, pair.rate_spread, Quantity{});
+  fields.add("solo", kOptional, pair.solo, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Tuned> tuned) {
+  fields.add("collective", kRequired, tuned.collective, CollectiveName{});
+  fields.add("ranks", kRequired, tuned.ranks, Count{1});
+  fields.add("bytes", kRequired, tuned.bytes, Bytes{});
+  fields.add("algorithm", kRequired, tuned.algorithm, Text{});
+  fields.add("slice_bytes", kRequired, tuned.slice_bytes, Bytes{});
+  fields.add("window", kRequired, tuned.window, Count{1});
+  fields.add("seconds", kRequired, tuned.seconds, Quantity{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric::Provenance> made) {
+  fields.add("source", kOptional, made.source, Text{});
+  fields.add("note", kOptional, made.note, Text{});
+  fields.add("time", kOptional, made.time, Time{});
+  fields.add("seconds", kOptional, made.seconds, Quantity{});
+  fields.add("q7x2", kOptional, made.q7x2, Text{});
+  fields.add("ucx", kOptional, made.ucx, Text{});
+  fields.add("torch", kOptional, made.torch, Text{});
+  fields.add("driver", kOptional, made.driver, Text{});
+  fields.add("kernel", kOptional, made.kernel, Text{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<HostDescription> host) {
+  fields.add("cores", kRequired, host.cores, Count{1});
+  fields.add("hardware", kRequired, host.hardware, Object<Fabric::Hardware>{});
+  fields.add("rates", kRequired, host.rates, Object<Fabric::Rates>{});
+}
+
+template <typename F>
+void describe(F& fields, typename F::template Of<Fabric> fabric) {
+  const FabricBounds bounds = fields.bounds();
+  fields.add("made", kOptional, fabric.made, Object<Fabric::Provenance>{});
+  fields.add("ranks", kRequired, fabric.host_of, List<Index>{{bounds.hosts}});
+  fields.add("bindings", kUnlessEmpty, fabric.bindings, List<Object<Fabric::Binding>>{});
+  fields.add("hosts", kRequired, fabric.hosts, List<Object<Fabric::Host>>{{bounds}});
+  fields.add("servers", kUnlessEmpty, fabric.servers, List<Object<Fabric::Host>>{{bounds}});
+  fields.add("racks", kOptional, fabric.racks, List<Object<Fabric::Rack>>{});
+  fields.add("links", kOptional, fabric.links, List<Object<Fabric::Link>>{{bounds}});
+  fields.add("memory", kOptional, fabric.memory, Object<Fabric::Cost>{});
+  fields.add("interconnect", kOptional, fabric.interconnect, Object<Fabric::Interconnect>{});
+  fields.add("devices", kOptional, fabric.devices, Object<Fabric::DeviceMemory>{});
+  fields.add("network", kOptional, fabric.network, Object<Fabric::Cost>{});
+  fields.add("burst", kOptional, fabric.burst, Quantity{});
+  fields.add("copy_rate", kOptional, fabric.copy_rate, Quantity{});
+  fields.add("reduce_rate", kOptional, fabric.reduce_rate, Quantity{});
+  fields.add("codecs", kOptional, fabric.codecs, List<Object<Fabric::CodecRate>>{});
+  fields.add("pairs", kOptional, fabric.pairs, List<Object<Fabric::Pair>>{{bounds}});
+  fields.add("tuned", kOptional, fabric.tuned, List<Object<Fabric::Tuned>>{});
+}
+
+// ---- texts
+
+namespace {
+
+constexpr const char* kFormatField = "q7x2_fabric";
+
+/// Writes a Fabric: a field on a line, and of lists of hosts, racks, ... an item on a line.
+class FabricWriter {
+ public:
+  static constexpr bool kReads = false;
+  template <typename T>
+  using Of = const T&;
+
+  FabricBounds bounds() const { return {}; }
+
+  template <typename T, typename Kind>
+  void add(const char* name, Need need, const T& value, const Kind& kind) {
+    if (is_written(need, value)) append(name, line(kind.write(value)));
   }
-  return text + (items.empty() ? "]" : "\n  ]");
-}
+  template <typename T>
+  void add(const char* name, Need need, const std::vector<T>& items, const List<Object<T>>& kind) {
+    if (!is_written(need, items)) return;
+    std::string text = "[";
+    for (size_t i = 0; i < items.size(); ++i) {
+      text += (i == 0 ? "\n    " : ",\n    ") + line(kind.kind.write(items[i]));
+    }
+    append(name, text + (items.empty() ? "]" : "\n  ]"));
+  }
 
-Json device_json(const IoDevice& device) {
-  return {{"name", device.name}, {"pci", device.pci_bus_id}, {"numa_node", device.numa_node}};
-}
+  std::string text() const { return text_ + "\n}\n"; }
 
-template <typename Items, typename ToJson>
-Json array(const Items& items, const ToJson& to_json) {
-  Json json = Json::array();
-  for (const auto& item : items) json.push_back(to_json(item));
-  return json;
-}
+ private:
+  void append(const char* name, const std::string& value) {
+    text_ += std::string(",\n  \"") + name + "\": " + value;
+  }
 
-Json hardware_json(const Fabric::Hardware& hardware) {
-  return {{"machine", hardware.machine},
-          {"cpu", hardware.cpu},
-          {"packages", hardware.packages},
-          {"numa_nodes", hardware.numa_nodes},
-          {"cores", hardware.cores},
-          {"threads", hardware.threads},
-          {"memory", hardware.memory},
-          {"nics", array(hardware.nics,
-                         [](const NetworkInterface& nic) {
-                           return Json{{"name", nic.name},
-                                       {"addresses", nic.addresses},
-                                       {"megabits", nic.megabits_per_second},
-                                       {"numa_node", nic.numa_node}};
-                         })},
-          {"rdma", array(hardware.rdma, device_json)},
-          {"gpus", array(hardware.gpus, device_json)}};
-}
+  std::string text_ =
+      std::string("{\n  \"") + kFormatField + "\": " + std::to_string(kFabricFormat);
+};
 
-Json codec_json(const Fabric::CodecRate& codec) {
-  Json json{
-      {"name", codec.name}, {"encode", rounded(codec.encode)}, {"decode", rounded(codec.decode)}};
-  if (codec.encode_sum > 0) json["encode_sum"] = rounded(codec.encode_sum);
-  if (codec.select > 0) json["select"] = rounded(codec.select);
-  return json;
-}
+struct Format {
+  static int read(const Place& place) {
+    return static_cast<int>(place.whole(kFabricFormat, kFabricFormat));
+  }
+};
 
-Json rates_json(const Fabric::Rates& rates) {
-  return {{"device", rates.device},
-          {"copy", rounded(rates.copy)},
-          {"reduce", rounded(rates.reduce)},
-          {"codecs", array(rates.codecs, codec_json)}};
-}
-
-Json binding_json(const Fabric::Binding& binding) {
-  return {{"numa_node", binding.numa_node}, {"cpus", binding.cpus}};
-}
-
-Json host_json(const Fabric::Host& host) {
-  Json json{{"name", host.name},
-            {"rack", host.rack},
-            {"cores", host.cores},
-            {"egress", rounded(host.egress)},
-            {"ingress", rounded(host.ingress)},
-            {"key", host.key},
-            {"hardware", hardware_json(host.hardware)}};
-  if (!host.rates.empty()) json["rates"] = array(host.rates, rates_json);
-  return json;
-}
-
-Json cost_json(const Fabric::Cost& cost) {
-  return {{"alpha", rounded(cost.alpha)},
-          {"overhead", rounded(cost.overhead)},
-          {"measured", cost.measured}};
+/// The number of items of a list; `otherwise` where there is no such list.
+size_t length_of(const Json& json, const char* list, size_t otherwise) {
+  const auto found = json.is_object() ? json.find(list) : json.end();
+  return found == json.end() || !found->is_array() ? otherwise : found->size();
 }
 
 }  // namespace
 
 std::string to_json(const Fabric& fabric) {
-  const Fabric::Provenance& made = fabric.made;
-  const Json provenance{{"source", made.source},
-                        {"note", made.note},
-                        {"time", time_text(made.time)},
-                        {"seconds", rounded(made.seconds)},
-                        {"q7x2", made.q7x2},
-                        {"ucx", made.ucx},
-                        {"torch", made.torch},
-                        {"driver", made.driver},
-                        {"kernel", made.kernel}};
-  std::string text = "{\n  \"q7x2_fabric\": " + std::to_string(kFabricFormat);
-  const auto add = [&text](const char* name, const std::string& value) {
-    text += std::string(",\n  \"") + name + "\": " + value;
-  };
-  add("made", line(provenance));
-  add("ranks", line(fabric.host_of));
-  if (!fabric.bindings.empty()) add("bindings", lines(fabric.bindings, binding_json));
-  add("hosts", lines(fabric.hosts, host_json));
-  if (!fabric.servers.empty()) add("servers", lines(fabric.servers, host_json));
-  add("racks", lines(fabric.racks, [](const Fabric::Rack& rack) {
-        return Json{{"name", rack.name},
-                    {"up", rounded(rack.up)},
-                    {"down", rounded(rack.down)},
-                    {"alpha", rounded(rack.alpha)}};
-      }));
-  add("links", lines(fabric.links, [](const Fabric::Link& link) {
-        return Json{{"a", link.a},
-                    {"b", link.b},
-                    {"rate", rounded(link.rate)},
-                    {"alpha", rounded(link.alpha)}};
-      }));
-  add("memory", line(cost_json(fabric.memory)));
-  const Fabric::Interconnect& interconnect = fabric.interconnect;
-  add("interconnect", line({{"alpha_factor", rounded(interconnect.alpha_factor)},
-                            {"rate", rounded(interconnect.rate)},
-                            {"measured", interconnect.measured}}));
-  const Fabric::DeviceMemory& devices = fabric.devices;
-  add("devices", line({{"alpha", rounded(devices.alpha)},
-                       {"overhead", rounded(devices.overhead)},
-                       {"rate", rounded(devices.rate)},
-                       {"reduce_rate", rounded(devices.reduce_rate)}}));
-  add("network", line(cost_json(fabric.network)));
-  add("burst", line(rounded(fabric.burst)));
-  add("copy_rate", line(rounded(fabric.copy_rate)));
-  add("reduce_rate", line(rounded(fabric.reduce_rate)));
-  add("codecs", lines(fabric.codecs, codec_json));
-  add("pairs", lines(fabric.pairs, [](const Fabric::Pair& pair) {
-        return Json{{"from", pair.from},
-                    {"to", pair.to},
-                    {"alpha", rounded(pair.alpha)},
-                    {"alpha_spread", rounded(pair.alpha_spread)},
-                    {"rate", rounded(pair.rate)},
-                    {"rate_spread", rounded(pair.rate_spread)},
-                    {"solo", rounded(pair.solo)}};
-      }));
-  add("tuned", lines(fabric.tuned, [](const Fabric::Tuned& tuned) {
-        return Json{{"collective", to_string(tuned.collective)},
-                    {"ranks", tuned.ranks},
-                    {"bytes", tuned.bytes},
-                    {"algorithm", tuned.algorithm},
-                    {"slice_bytes", tuned.slice_bytes},
-                    {"window", tuned.window},
-                    {"seconds", rounded(tuned.seconds)}};
-      }));
-  return text + "\n}\n";
+  FabricWriter writer;
+  describe(writer, fabric);
+  return writer.text();
+}
+
+Fabric fabric_from_json(std::string_view text) {
+  const Json json = parsed_json(text, kMaxFabricBytes);
+  Fabric fabric;
+  fabric.racks.emplace_back();
+  JsonReader reader(Place(json, ""), {.racks = length_of(json, "racks", fabric.racks.size()),
+                                      .hosts = length_of(json, "hosts", 0)});
+  int format = 0;
+  reader.add(kFormatField, kRequired, format, Format{});
+  describe(reader, fabric);
+  reader.end();
+  fabric.validate();
+  return fabric;
 }
 
 std::string to_json(const HostDescription& description) {
-  return line({{"cores", description.cores},
-               {"hardware", hardware_json(description.hardware)},
-               {"rates", rates_json(description.rates)}});
+  return line(Object<HostDescription>{}.write(description));
+}
+
+HostDescription description_from_json(std::string_view text) {
+  const Json json = parsed_json(text, kMaxDescriptionBytes);
+  return Object<HostDescription>{}.read(Place(json, ""));
 }
 
 std::string to_json(const Fabric::Binding& binding) {
-  return line(binding_json(binding));
+  return line(Object<Fabric::Binding>{}.write(binding));
+}
+
+Fabric::Binding binding_from_json(std::string_view text) {
+  const Json json = parsed_json(text, kMaxDescriptionBytes);
+  return Object<Fabric::Binding>{}.read(Place(json, "binding"));
 }
 
 }  // namespace q7x2

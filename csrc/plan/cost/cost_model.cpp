@@ -15,6 +15,11 @@ CostModel::Time& CostModel::Time::operator+=(const Time& other) {
   return *this;
 }
 
+void CostModel::Time::raise_to(const Time& other) {
+  fixed = std::max(fixed, other.fixed);
+  per_byte = std::max(per_byte, other.per_byte);
+}
+
 /// Adds up what the ranks of a round do, as seen from the busiest core.
 class CostModel::Cores {
  public:
@@ -22,8 +27,7 @@ class CostModel::Cores {
       : machines_(machines), sums_(machines.all().size()), is_touched_(sums_.size()) {}
 
   void add(int rank, const Time& time) {
-    busiest_.fixed = std::max(busiest_.fixed, time.fixed);
-    busiest_.per_byte = std::max(busiest_.per_byte, time.per_byte);
+    busiest_.raise_to(time);
     const size_t machine = machines_.of(rank);
     if (!is_touched_[machine]) touched_.push_back(machine);
     is_touched_[machine] = true;
@@ -35,8 +39,7 @@ class CostModel::Cores {
     Time time = std::exchange(busiest_, {});
     for (const size_t machine : touched_) {
       const auto cores = static_cast<double>(machines_.all()[machine].cores);
-      time.fixed = std::max(time.fixed, sums_[machine].fixed / cores);
-      time.per_byte = std::max(time.per_byte, sums_[machine].per_byte / cores);
+      time.raise_to({sums_[machine].fixed / cores, sums_[machine].per_byte / cores});
       sums_[machine] = {};
       is_touched_[machine] = false;
     }
@@ -52,127 +55,171 @@ class CostModel::Cores {
   Time busiest_;
 };
 
+/// Reads a Schedule round by round, and sums up what its ranks, wires and machines have to do.
+class CostModel::Reading {
+ public:
+  explicit Reading(CostModel& model)
+      : model_(model),
+        tally_(model.site_, model.schedule_.num_members()),
+        sending_(model.site_.machines),
+        receiving_(model.site_.machines),
+        both_(model.site_.machines),
+        folding_(model.site_.machines),
+        ranks_(static_cast<size_t>(model.schedule_.num_members())) {}
+
+  void add(const Round& round) {
+    const CodingCost::Message message =
+        round.coded == Edges::kNone ? CodingCost::Message{}
+                                    : model_.coding_.of(static_cast<size_t>(round.contributions));
+    tally_.count(round, message.ratio);
+    Step step{.repeats = round.repeats,
+              .turns = round.turns,
+              .alpha = round.repeats > 1 ? tally_.mean_alpha() : tally_.alpha(),
+              .latency = round.latency,
+              .far = round.repeats > 1 ? tally_.far() : 1,
+              .longest_far = tally_.longest_far()};
+    bool is_crowded = false;
+    for (const int rank : tally_.ranks()) {
+      add(round, rank, message, step);
+      is_crowded |= tally_.at(rank).messages_in_near > 0 && model_.site_.machines.is_crowded(rank);
+    }
+    if (is_crowded) step.alpha += model::kTurnSeconds;
+    model_.longest_far_ = std::max(model_.longest_far_, step.longest_far);
+    step.out = sending_.take();
+    step.in = receiving_.take();
+    step.both = both_.take();
+    step.fold = folding_.take();
+    through_.emplace_back();
+    for (const int resource : tally_.resources()) {
+      const double share = tally_.through(resource);
+      through_.back().emplace_back(static_cast<size_t>(resource), share);
+      model_.resource_bytes_[static_cast<size_t>(resource)] += round.repeats * share;
+    }
+    model_.messages_ += round.repeats * tally_.messages();
+    model_.steps_.push_back(step);
+    is_fresh_ = round.folds;
+  }
+
+  /// After the last round: how long the busiest wire takes, in each step and in all of them.
+  void find_wires() {
+    model_.find_rates(tally_.senders());
+    const auto& resources = model_.site_.routes.resources();
+    for (size_t i = 0; i < through_.size(); ++i) {
+      Step& step = model_.steps_[i];
+      for (const auto& [resource, share] : through_[i]) {
+        const Routes::Resource& of = resources[resource];
+        const double rate = model_.rates_[resource];
+        if (of.kind != Routes::Kind::kMemory) {
+          step.short_wire = std::max(step.short_wire, share / of.rate);
+        }
+        if (share / rate <= step.wire) continue;
+        step.wire = share / rate;
+        step.at_once = Routes::is_network(of.kind) ? model_.site_.members.burst / rate : 0;
+      }
+    }
+    for (size_t i = 0; i < resources.size(); ++i) {
+      const double bytes = model_.resource_bytes_[i];
+      model_.wire_ = std::max(model_.wire_, bytes / model_.rates_[i]);
+      if (resources[i].kind == Routes::Kind::kMemory) continue;
+      model_.short_wire_ = std::max(model_.short_wire_, bytes / resources[i].rate);
+    }
+  }
+
+  /// How long the busiest rank or machine takes, and in which steps ranks take part.
+  void find_cores() {
+    const Machines& machines = model_.site_.machines;
+    model_.machine_time_.resize(machines.all().size());
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const Time& time = ranks_[r].time;
+      model_.busiest_.raise_to(time);
+      const size_t machine = machines.of(static_cast<int>(r));
+      const auto share = 1.0 / machines.all()[machine].cores;
+      model_.machine_time_[machine] += {time.fixed * share, time.per_byte * share};
+      if (ranks_[r].span.first != kNever) model_.spans_.push_back(ranks_[r].span);
+    }
+    for (const Time& time : model_.machine_time_) model_.busiest_.raise_to(time);
+    std::ranges::sort(model_.spans_);
+    const auto same = std::ranges::unique(model_.spans_);
+    model_.spans_.erase(same.begin(), same.end());
+  }
+
+  /// How many blocks the busiest rank holds.
+  void find_blocks() {
+    const Schedule& schedule = model_.schedule_;
+    if (!ranks_.empty()) {
+      model_.scratch_blocks_ =
+          static_cast<size_t>(std::ranges::max_element(ranks_, {}, &Rank::scratch)->scratch);
+      model_.shared_stages_ =
+          static_cast<size_t>(std::ranges::max_element(ranks_, {}, &Rank::stages)->stages);
+    }
+    if (schedule.scratch_blocks() >= 0) {
+      model_.scratch_blocks_ = static_cast<size_t>(schedule.scratch_blocks());
+    }
+    model_.scratch_blocks_ += static_cast<size_t>(schedule.coding_blocks());
+  }
+
+ private:
+  static constexpr size_t kNever = ~size_t{0};
+  /// What one has to do in all rounds.
+  struct Rank {
+    Span span = {kNever, 0};
+    Time time = {};
+    double scratch = 0;
+    double stages = 0;
+  };
+
+  void add(const Round& round, int rank, const CodingCost::Message& message, Step& step) {
+    const Tally::Rank& it = tally_.at(rank);
+    const Time out = model_.send(round, rank, it, message, is_fresh_);
+    const Time in = model_.receive(round, rank, it, message);
+    const bool folds = round.folds && is_reduction(model_.schedule_.collective());
+    const Time fold = folds ? model_.fold(rank, it, message) : Time{};
+    sending_.add(rank, out);
+    receiving_.add(rank, in);
+    both_.add(rank, {out.fixed + in.fixed, out.per_byte + in.per_byte});
+    folding_.add(rank, fold);
+    const double arrivals = it.messages_in_near + it.messages_in_far;
+    const double departures = it.messages_out_near + it.messages_out_far;
+    step.arrivals = std::max(step.arrivals, arrivals);
+    step.departures = std::max(step.departures, departures);
+    // Of one part, however few there are: an owner hears from all, and tells all.
+    if (round.folds) step.least_arrivals = std::max(step.least_arrivals, arrivals / it.parts_in);
+    if (round.same_data) {
+      step.least_departures = std::max(step.least_departures, departures / it.blocks_out);
+    }
+    Rank& whole = ranks_[static_cast<size_t>(rank)];
+    const auto repeats = static_cast<double>(round.repeats);
+    whole.time += {repeats * (out.fixed + in.fixed + fold.fixed),
+                   repeats * (out.per_byte + in.per_byte + fold.per_byte)};
+    if (round.folds) whole.scratch += repeats * arrivals;
+    whole.stages += repeats * it.stages;
+    const size_t index = model_.steps_.size();
+    whole.span = {std::min(whole.span.first, index), index};
+  }
+
+  CostModel& model_;
+  Tally tally_;
+  Cores sending_;
+  Cores receiving_;
+  Cores both_;
+  Cores folding_;
+  std::vector<Rank> ranks_;
+  std::vector<std::vector<std::pair<size_t, double>>> through_;  // by step: shares by resource
+  bool is_fresh_ = true;  // what is sent has been folded just now, or comes from the caller
+};
+
 CostModel::CostModel(const Schedule& schedule, const Site& site, const CodingCost& coding)
     : schedule_(schedule),
       site_(site),
       coding_(coding),
       resource_bytes_(site.routes.resources().size()),
       incast_rate_(std::numeric_limits<double>::infinity()) {
-  const auto ranks = static_cast<size_t>(schedule.num_members());
-  Tally tally(site, schedule.num_members());
-  Cores sending(site.machines);
-  Cores receiving(site.machines);
-  Cores both(site.machines);
-  Cores folding(site.machines);
-  constexpr size_t kNever = ~size_t{0};
-  std::vector<Span> span_of(ranks, {kNever, 0});
-  std::vector<Time> of_rank(ranks);
-  std::vector<double> scratch(ranks);
-  std::vector<double> stages(ranks);
-  std::vector<std::vector<std::pair<int, double>>> through;  // by step: shares by resource
   if (is_flat(schedule.collective())) parts_ = static_cast<double>(schedule.part_weights().size());
-
-  bool is_fresh = true;  // what is sent has been folded just now, or comes from the caller
-  for (const Round& round : schedule.rounds()) {
-    const CodingCost::Message message = round.coded == Edges::kNone
-                                            ? CodingCost::Message{}
-                                            : coding.of(static_cast<size_t>(round.contributions));
-    tally.count(round, message.ratio);
-    Step step{.repeats = round.repeats,
-              .turns = round.turns,
-              .alpha = round.repeats > 1 ? tally.mean_alpha() : tally.alpha(),
-              .latency = round.latency,
-              .far = round.repeats > 1 ? tally.far() : 1,
-              .longest_far = tally.longest_far()};
-    double turn = 0;
-    const auto repeats = static_cast<double>(round.repeats);
-    const bool folds = round.folds && is_reduction(schedule.collective());
-    for (const int rank : tally.ranks()) {
-      const Tally::Rank& it = tally.at(rank);
-      const auto r = static_cast<size_t>(rank);
-      const Time out = send(round, rank, it, message, is_fresh);
-      const Time in = receive(round, rank, it, message);
-      const Time fold = folds ? this->fold(rank, it, message) : Time{};
-      sending.add(rank, out);
-      receiving.add(rank, in);
-      both.add(rank, {out.fixed + in.fixed, out.per_byte + in.per_byte});
-      folding.add(rank, fold);
-      of_rank[r] += {repeats * (out.fixed + in.fixed + fold.fixed),
-                     repeats * (out.per_byte + in.per_byte + fold.per_byte)};
-      const double arrivals = it.messages_in_near + it.messages_in_far;
-      const double departures = it.messages_out_near + it.messages_out_far;
-      if (round.folds) scratch[r] += repeats * arrivals;
-      stages[r] += repeats * it.stages;
-      step.arrivals = std::max(step.arrivals, arrivals);
-      step.departures = std::max(step.departures, departures);
-      // Of one part, however few there are: an owner hears from all, and tells all.
-      if (round.folds) step.least_arrivals = std::max(step.least_arrivals, arrivals / it.parts_in);
-      if (round.same_data) {
-        step.least_departures = std::max(step.least_departures, departures / it.blocks_out);
-      }
-      span_of[r] = {std::min(span_of[r].first, steps_.size()), steps_.size()};
-      if (it.messages_in_near > 0 && site.machines.is_crowded(rank)) turn = model::kTurnSeconds;
-    }
-    step.alpha += turn;
-    longest_far_ = std::max(longest_far_, step.longest_far);
-    step.out = sending.take();
-    step.in = receiving.take();
-    step.both = both.take();
-    step.fold = folding.take();
-    through.emplace_back();
-    for (const int resource : tally.resources()) {
-      const double share = tally.through(resource);
-      through.back().emplace_back(resource, share);
-      resource_bytes_[static_cast<size_t>(resource)] += repeats * share;
-    }
-    messages_ += repeats * tally.messages();
-    steps_.push_back(step);
-    is_fresh = round.folds;
-  }
-
-  find_rates(tally.senders());
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    for (const auto& [resource, share] : through[i]) {
-      const auto r = static_cast<size_t>(resource);
-      const Routes::Resource& of = site.routes.resources()[r];
-      if (of.kind != Routes::Kind::kMemory) {
-        steps_[i].short_wire = std::max(steps_[i].short_wire, share / of.rate);
-      }
-      if (share / rates_[r] <= steps_[i].wire) continue;
-      steps_[i].wire = share / rates_[r];
-      const bool bursts = Routes::is_network(of.kind);
-      steps_[i].at_once = bursts ? site.members.burst / rates_[r] : 0;
-    }
-  }
-  for (size_t i = 0; i < rates_.size(); ++i) {
-    wire_ = std::max(wire_, resource_bytes_[i] / rates_[i]);
-    const Routes::Resource& resource = site.routes.resources()[i];
-    if (resource.kind == Routes::Kind::kMemory) continue;
-    short_wire_ = std::max(short_wire_, resource_bytes_[i] / resource.rate);
-  }
-  machine_time_.resize(site.machines.all().size());
-  for (size_t r = 0; r < ranks; ++r) {
-    busiest_.fixed = std::max(busiest_.fixed, of_rank[r].fixed);
-    busiest_.per_byte = std::max(busiest_.per_byte, of_rank[r].per_byte);
-    const size_t machine = site.machines.of(static_cast<int>(r));
-    const auto share = 1.0 / site.machines.all()[machine].cores;
-    machine_time_[machine] += {of_rank[r].fixed * share, of_rank[r].per_byte * share};
-    if (span_of[r].first != kNever) spans_.push_back(span_of[r]);
-  }
-  for (const Time& time : machine_time_) {
-    busiest_.fixed = std::max(busiest_.fixed, time.fixed);
-    busiest_.per_byte = std::max(busiest_.per_byte, time.per_byte);
-  }
-  std::ranges::sort(spans_);
-  spans_.erase(std::unique(spans_.begin(), spans_.end()), spans_.end());
-  if (ranks > 0) {
-    scratch_blocks_ = static_cast<size_t>(*std::ranges::max_element(scratch));
-    shared_stages_ = static_cast<size_t>(*std::ranges::max_element(stages));
-  }
-  if (schedule.scratch_blocks() >= 0) {
-    scratch_blocks_ = static_cast<size_t>(schedule.scratch_blocks());
-  }
-  scratch_blocks_ += static_cast<size_t>(schedule.coding_blocks());
+  Reading reading(*this);
+  for (const Round& round : schedule.rounds()) reading.add(round);
+  reading.find_wires();
+  reading.find_cores();
+  reading.find_blocks();
 }
 
 // Memory is no wire: what it takes is the time of the cores that copy.

@@ -60,6 +60,8 @@ class CostModel {
     double per_byte = 0;
     double at(double bytes) const { return fixed + per_byte * bytes; }
     Time& operator+=(const Time& other);
+    /// Each of both becomes that of `other` where that is more.
+    void raise_to(const Time& other);
   };
   struct Step {
     int repeats = 1;
@@ -85,6 +87,7 @@ class CostModel {
   using Span = std::pair<size_t, size_t>;
 
   class Cores;
+  class Reading;
 
   void find_rates(const std::vector<int>& senders);
   /// What a rank does for the messages of a round that it sends, and that it receives, and to fold
