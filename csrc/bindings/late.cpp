@@ -17,6 +17,7 @@
 
 #include "backend/plain_tensors.h"
 #include "backend/process_group.h"
+#include "late/mail.h"
 #include "late/quorum.h"
 
 namespace q7x2 {
@@ -139,13 +140,6 @@ void bind_late(py::module_& module) {
   py::class_<Quorum, std::shared_ptr<Quorum>> quorum(module, "Quorum",
                                                      "Steps of ranks that wait for none.");
   quorum.attr("WIDTH") = Quorum::kWidth;
-  using Header = Quorum::Header;
-  quorum.attr("KINDS") = std::map<std::string, int64_t>{
-      {"propose", static_cast<int64_t>(Ballot::Kind::kPropose)},
-      {"accept", static_cast<int64_t>(Ballot::Kind::kAccept)},
-      {"ask", Header::kAsk},
-      {"contribution", Header::kContribution},
-  };
   quorum
       .def(py::init(&make_quorum), "mail"_a, "lengths"_a, "is_enough"_a, "state"_a,
            py::keep_alive<1, 2>())
@@ -158,7 +152,6 @@ void bind_late(py::module_& module) {
             self.set_timing({.grace = grace, .takeover = takeover, .timeout = timeout});
           },
           "grace"_a, "takeover"_a, "timeout"_a)
-      .def("set_tap", &Quorum::set_tap, "tap"_a, "See every message, for tests of failures.")
       .def(
           "close",
           [](Quorum& self, const at::Tensor& data, double weight) {

@@ -17,37 +17,32 @@
 #include <vector>
 
 #include "late/message_queue.h"
+#include "late/messenger.h"
 #include "transport/group/group.h"
 
 namespace q7x2 {
 
-class Mail : public std::enable_shared_from_this<Mail> {
+class Mail final : public Messenger, public std::enable_shared_from_this<Mail> {
  public:
-  /// All ranks of `group` make it, and nobody else sends messages in the group. One thread at a
-  /// time uses it. `width`: numbers of a header. `queue`: where messages arrive; several Mails of
-  /// one thread may share it. `most_sends`: unfinished sends to a rank that does not take them,
-  /// beyond which messages to it are dropped.
+  /// All ranks of `group` make it, and nobody else sends messages in the group. `width`: numbers of
+  /// a header. `queue`: where messages arrive; several Mails of one thread may share it.
+  /// `most_sends`: unfinished sends to a rank that does not take them, beyond which messages to it
+  /// are dropped.
   static std::shared_ptr<Mail> make(std::shared_ptr<Group> group, size_t width,
                                     std::shared_ptr<MessageQueue> queue, size_t most_sends);
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
 
-  int rank() const { return group_->rank(); }
-  int world_size() const { return group_->world_size(); }
-  const std::vector<int>& peers() const { return peers_; }
-
-  /// Begins to send; a message to a rank that takes none for long is dropped. The payload must not
-  /// change any more.
-  void send(int peer, std::span<const int64_t> header, const Bytes& payload);
-  /// Whether a payload to `peer` is not complete yet.
-  bool is_loading(int peer) const;
+  int rank() const override { return group_->rank(); }
+  int world_size() const override { return group_->world_size(); }
+  const std::vector<int>& peers() const override { return peers_; }
+  void send(int peer, std::span<const int64_t> header, const Bytes& payload) override;
+  bool is_loading(int peer) const override;
   /// The next message of the queue. Nothing: `deadline` passed, or a part of a message has arrived
   /// or been taken. Throws the Error of a failed group.
   std::optional<PeerMessage> receive(TimePoint deadline) { return queue_->receive(deadline); }
-  /// The same, for so many seconds at most.
-  std::optional<PeerMessage> receive_within(double seconds);
-  /// Waits until all that was sent has been taken. Throws the Error of a failed group.
-  void finish_sends();
+  std::optional<PeerMessage> receive_within(double seconds) override;
+  void finish_sends() override;
 
  private:
   class MailTask;

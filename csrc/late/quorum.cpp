@@ -49,7 +49,7 @@ struct Quorum::Wait {
   double wanted = kNever;
 };
 
-Quorum::Quorum(std::shared_ptr<Mail> mail, Settings settings)
+Quorum::Quorum(std::shared_ptr<Messenger> mail, Settings settings)
     : mail_(std::move(mail)),
       settings_(std::move(settings)),
       vote_(mail_->rank(), mail_->world_size(), /*leader=*/0),

@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-#include "late/mail.h"
+#include "late/messenger.h"
 #include "late/vote.h"
 
 namespace q7x2 {
@@ -99,18 +99,13 @@ class Quorum {
     std::function<Bytes()> state;
   };
 
-  /// For tests of failures: called before each message, which is lost if it returns false, and
-  /// again after it was sent.
-  using Tap = std::function<bool(int peer, int64_t kind, int64_t step, bool is_sent)>;
-
   /// All ranks make it together. `mail`: with headers of `kWidth` numbers.
-  Quorum(std::shared_ptr<Mail> mail, Settings settings);
+  Quorum(std::shared_ptr<Messenger> mail, Settings settings);
 
   int64_t step() const { return step_; }
   /// Begins with this step, equal on all ranks. Throws after the first message.
   void resume(int64_t step);
   void set_timing(Timing timing) { timing_ = timing; }
-  void set_tap(Tap tap) { tap_ = std::move(tap); }
 
   /// Takes part in the current step until it is closed. Throws QuorumTimeout, and the Error of a
   /// failed group.
@@ -160,10 +155,9 @@ class Quorum {
   Closed jump();
   void begin(int64_t step, int leader);
 
-  const std::shared_ptr<Mail> mail_;
+  const std::shared_ptr<Messenger> mail_;
   const Settings settings_;
   Timing timing_;
-  Tap tap_;
   int64_t step_ = 0;
   Vote vote_;
   std::map<int64_t, VoteValue> decided_;  // by step

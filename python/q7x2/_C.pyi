@@ -403,8 +403,6 @@ class Quorum:
 
     WIDTH: int
     """Numbers of a header."""
-    KINDS: dict[str, int]
-    """Kinds of messages, by name."""
 
     def __init__(
         self,
@@ -419,9 +417,6 @@ class Quorum:
         """Begin with this step, equal on all ranks; RuntimeError after the first message."""
 
     def set_timing(self, grace: float, takeover: float, timeout: float) -> None: ...
-    def set_tap(self, tap: Callable[[int, int, int, bool], bool] | None) -> None:
-        """See every message, for tests of failures."""
-
     def close(self, data: Tensor, weight: float) -> _Closed:
         """Take part in the current step until it is closed: the mask of ranks that count, their
         contributions, the state of another rank instead, and the next step."""

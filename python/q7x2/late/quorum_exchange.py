@@ -83,15 +83,6 @@ class Exchange:
         self._mail.leave()
         self._has_left = True
 
-    def set_tap(self, tap: Callable[[int, int, int, bool], bool] | None) -> None:
-        """Watch messages, for tests of failures.
-
-        Args:
-            tap: Called with the receiver, kind and step of each message: with False before it is
-                sent, which it is not if the tap returns False, and with True afterwards.
-        """
-        self._quorum.set_tap(tap)
-
     def _timed(self) -> Any:
         timing = self.timing
         self._quorum.set_timing(timing.grace, timing.takeover, timing.timeout)
