@@ -167,7 +167,7 @@ class Training:
 
     def _overlap(self, _: None) -> None:
         self._train(OURS)
-        self._attached.wait()
+        self._attached.flush()
 
     def _train(self, name: str) -> None:
         ddp, optimizer = self._models[name]

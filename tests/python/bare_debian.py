@@ -26,16 +26,21 @@ _SETTINGS = (
     "/usr/share/keyrings",
     "/usr/local/share/ca-certificates",
 )
-# In namespaces of its own, so that nothing stays mounted, and no process goes on.
+# In namespaces of its own, so that nothing stays mounted, and no process goes on. The folder is the
+# root of these, and not only of a process: virtual hosts make namespaces within them.
 _NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 _ENTER = """
 set -e
 mount --make-rprivate /
+mount --bind "$1" "$1"
 mount -t proc proc "$1/proc"
 mount --rbind /sys "$1/sys"
 mount --rbind /dev "$1/dev"
 for folder in $2; do mkdir -p "$1$folder"; mount --bind "$folder" "$1$folder"; done
-exec chroot "$1" bash -c 'cd "$HOME/q7x2" && set -e && eval "$0"' "$3"
+cd "$1"
+pivot_root . .
+umount -l .
+exec chroot . bash -c 'cd "$HOME/q7x2" && set -e && eval "$0"' "$3"
 """
 
 
@@ -58,8 +63,7 @@ class BareDebian:
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="q7x2-debian-"))
         try:
             _call("cp", "-a", f"{_BASE}/.", str(self._folder))
-            home = self._folder / "root"
-            _call("git", "clone", "--quiet", str(harness.ROOT), str(home / "q7x2"))
+            _call("git", "clone", "--quiet", str(harness.ROOT), str(self.checkout))
         except BaseException:
             shutil.rmtree(self._folder)
             raise
@@ -67,6 +71,11 @@ class BareDebian:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder)
+
+    @property
+    def checkout(self) -> pathlib.Path:
+        """``~/q7x2``, as this machine sees it."""
+        return self._folder / "root" / "q7x2"
 
     def run(self, script: str, timeout_s: float) -> str:
         """What the commands print; fails if one of them does."""

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from q7x2._core.agreement import check_agreement
+from q7x2._core.ending import Ending
 from q7x2._core.groups import group_like, resolve_group
 from q7x2.embedding import state as state_of
 from q7x2.embedding.exchange import BAD_INDEX, BAD_TENSOR, Exchange
@@ -45,7 +46,7 @@ class EmbeddingStats:
     wait_seconds: float
 
 
-class ShardedEmbedding(nn.Module):
+class ShardedEmbedding(Ending, nn.Module):
     """An embedding table whose rows are shared out over the ranks of a process group.
 
     It is the parameter server of Parallax (Kim et al., EuroSys 2019): sparse parameters live on
@@ -58,9 +59,10 @@ class ShardedEmbedding(nn.Module):
     >>> embedding(indices).sum().backward()
     >>> embedding.step()
 
-    The constructor, ``forward``, :meth:`push`, :meth:`step`, :meth:`grad_norm` and :meth:`table`
-    are collective: all ranks of the group call them in the same order. Batches may differ in
-    length, and may be empty.
+    The constructor, ``forward``, :meth:`push`, :meth:`step`, :meth:`flush`, :meth:`finish`,
+    :meth:`grad_norm` and :meth:`table` are collective: all ranks of the group call them in the same
+    order. Batches may differ in length, and may be empty. As a context manager it ends by
+    :meth:`finish`.
 
     The rows are in ``state_dict()``, but not among ``parameters()``: DDP does not reduce them, and
     optimizers and ``torch.nn.utils.clip_grad_norm_`` do not see them.
@@ -211,6 +213,18 @@ class ShardedEmbedding(nn.Module):
     def flush(self) -> None:
         """Apply all pushes in flight, for example before a checkpoint. All ranks call it."""
         self._updates.flush()
+
+    def finish(self) -> None:
+        """:meth:`flush` at the end of the training; all ranks call it.
+
+        Lookups, :meth:`table` and ``state_dict()`` go on working.
+
+        Raises:
+            RuntimeError: A step has been pushed and not applied: call :meth:`step` first.
+            torch.distributed.DistBackendError: A rank has died. The message names it.
+        """
+        self._updates.flush()
+        self._updates.check_settled()
 
     def grad_norm(self, norm_type: float = 2.0) -> Tensor:
         """The norm of this step's gradient over all rows, the same on all ranks; a collective call.

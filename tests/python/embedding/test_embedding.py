@@ -228,6 +228,23 @@ def test_a_push_is_applied_exactly_when_its_time_is_up(world_size: int, stalenes
     assert embedding.stats.in_flight == 0
 
 
+@pytest.mark.ranks(2)
+def test_a_training_ends_with_all_pushes_applied(world_size: int) -> None:
+    with make("adagrad", staleness=2) as embedding:
+        reference = Reference(embedding.table(), "adagrad", world_size)
+        for step in range(3):
+            train_step(embedding, step, torch.float32)
+            reference.train_step(step)
+        assert embedding.stats.in_flight == 2
+    assert embedding.stats.in_flight == 0
+    assert_bits(embedding.table(), reference.rows())
+    embedding.push()
+    with pytest.raises(RuntimeError, match="has been pushed and not applied"):
+        embedding.finish()
+    embedding.step()
+    embedding.finish()
+
+
 # --- beside dense parameters ---------------------------------------------------------------------
 
 

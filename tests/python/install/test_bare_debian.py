@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import bare_debian
 import pytest
 from bare_debian import BareDebian
 from page_commands import command, runs
+from tutorial_page import Tutorial, expect_lines
 
 HOUR_S = 3600
 pytestmark = [
@@ -42,13 +45,34 @@ def test_the_wheel(printed: str) -> None:
     assert WORKS in said
 
 
-@runs("README.md", "./dev demo", "./dev test")
-def test_the_demo_and_some_tests(printed: str) -> None:
-    demo, tests = printed.splitlines()
+@pytest.fixture(scope="module")
+def demonstrated() -> Iterator[tuple[BareDebian, str]]:
+    """A Debian on which the demo has compiled the module, and what the demo has printed."""
     with BareDebian() as debian:
-        said = debian.run(f"{demo} --steps 6 --turns 1 --slow-steps 3", HOUR_S)
-        assert "The same training" in said
-        assert " passed" in debian.run(f"{tests} test_links_lead", HOUR_S)
+        yield debian, debian.run(command("docs/tutorial.md", "./dev demo"), HOUR_S)
+
+
+@runs("README.md", "./dev demo", "./dev test")
+def test_the_demo_and_some_tests(printed: str, demonstrated: tuple[BareDebian, str]) -> None:
+    demo, tests = printed.splitlines()
+    debian, said = demonstrated
+    assert demo == command("docs/tutorial.md", "./dev demo")
+    assert "The same training" in said
+    assert " passed" in debian.run(f"{tests} test_links_lead", HOUR_S)
+
+
+def test_the_tutorial(demonstrated: tuple[BareDebian, str]) -> None:
+    debian, _ = demonstrated
+    tutorial = Tutorial()
+    tutorial.write_files(debian.checkout)
+    set_up = [command("docs/tutorial.md", each) for each in (". .venv", "export OMP_NUM_THREADS")]
+    end = "=== the end of a step ==="
+    # In one shell: virtual machines stay up from step to step.
+    steps = [f"{step.code}echo '{end}'" for step in tutorial.steps]
+    said = debian.run("\n".join([*set_up, *steps]), HOUR_S).split(f"{end}\n")
+    for step, output in zip(tutorial.steps, said, strict=False):
+        expect_lines(step.shown, output)
+    assert len(said) == len(tutorial.steps) + 1
 
 
 @runs(
