@@ -21,7 +21,10 @@ RUN = re.compile(r"^(```+\w+) run$", re.M)  # what the tests run
 
 
 def pages() -> list[Path]:
-    """The Markdown files of the repository, without those of its hosting site."""
+    """The Markdown files of the repository, without those of its hosting site.
+
+    Fragments of the changelog are not pages: a release puts them into CHANGELOG.md.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT,
@@ -29,7 +32,8 @@ def pages() -> list[Path]:
         text=True,
         check=True,
     )
-    return [ROOT / name for name in listed.stdout.split() if not name.startswith(".")]
+    names = [name for name in listed.stdout.split() if not name.startswith(".")]
+    return [ROOT / name for name in names if not re.match(r"changelog\.d/(?!README\.md)", name)]
 
 
 def linked_files(page: Path) -> list[Path]:

@@ -18,7 +18,6 @@ need the whole state of the optimizer, so it is gathered when they begin, and di
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,32 +28,33 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from q7x2._core.collective_queue import CollectiveQueue
+from q7x2._core.ending import Ending
 from q7x2._core.groups import group_like
 from q7x2._core.option_checks import check_positive
 from q7x2._core.overlap_trial import OverlapDecision, OverlapTrial, TimedSteps, may_try
 from q7x2._core.renamed import renamed_attributes
 from q7x2.overlap.buckets import Buckets
 from q7x2.overlap.choice import defaults
-from q7x2.overlap.chunk import Chunk, Named
+from q7x2.overlap.chunk import Named
 from q7x2.overlap.early import EarlySteps, split_early
 from q7x2.overlap.first import FirstSteps
-from q7x2.overlap.gradient import ScatteredGradient
-from q7x2.overlap.modules import ModuleHook, Needs, chunks_needed, register_reduction
-from q7x2.overlap.norm import clip_shards
+from q7x2.overlap.gathers import Gathers
+from q7x2.overlap.modules import ModuleHook, Needs, register_reduction
 from q7x2.overlap.optimizer import elementwise_keys
 from q7x2.overlap.options import OverlapOptions, OverlapStats
 from q7x2.overlap.order import SliceLengths
-from q7x2.overlap.timeline import ForwardTimeline, TimelineRecorder
+from q7x2.overlap.record import Record
+from q7x2.overlap.scattered import ScatteredGradients
+from q7x2.overlap.timeline import ForwardTimeline
 
 
-@renamed_attributes(wait="flush")
-class AttachedForward:
+@renamed_attributes(wait="flush", detach="finish")
+class AttachedForward(Ending):
     """A DistributedDataParallel whose weights are gathered during forward; made by :func:`attach`.
 
     After ``optimizer.step()`` the new weights are on their way. Forwards, ``state_dict()`` and
     ``load_state_dict()`` of the model wait for them. Other code that reads parameters calls
-    :meth:`flush` first.
+    :meth:`flush` first. As a context manager it ends by :meth:`finish`.
     """
 
     def __init__(
@@ -72,40 +72,36 @@ class AttachedForward:
         # Reduce-scatters begin in the order of backward, all-gathers in that of forward: each needs
         # a group in which no other collective comes between.
         self._scatters = group_like(self._group, self._device)
-        self._gathers = group_like(self._group, self._device)
+        lanes = (self._scatters, group_like(self._group, self._device))
         self._slices = SliceLengths(self._scatters, self._device)
         self._first = FirstSteps(options, self._names, self._scatters, self._device)
         self._options = defaults(options)
-        self._timeline: ForwardTimeline | None = None
-        self._recorder: TimelineRecorder | None = None  # while it has steps to record
-        self._marks = {p: ScatteredGradient.of(p, self._unscale) for p in self._names}
         self._model = ddp.module
         self._needs: Needs | None = Needs(self._model)
-        self._needed: dict[nn.Module, list[int]] = {}  # numbers of chunks in the order of forward
-        lanes = (self._scatters, self._gathers)
+        self._record = Record()
         self._buckets = Buckets(self._names, optimizer, elementwise, lanes, self._slices)
-        self._order: list[Chunk] = []  # that of forward; empty until all buckets are known
-        self._queue = CollectiveQueue(self._options.window, self._note_gather)
-        self._early = EarlySteps([], self._queue, optimizer)
-        self._pending: set[int] = set()  # numbers of chunks whose all-gather has not landed
-        self._may_shard = self._is_sharding = self._is_detached = False
+        self._gathers = Gathers(self._options.window, self._record)
+        self._early = EarlySteps([], self._gathers.queue, optimizer)
+        self._gradients = ScatteredGradients(
+            self._names, self._buckets, self._scatters, self._record, self._check_early
+        )
+        self._may_shard = self._is_sharding = self._is_finished = False
         self._overlaps = True  # steps may be on shards
         self._timed: TimedSteps | None = None
         if may_try(not options.leaves_a_choice, self._device, self._group):
             self._timed = TimedSteps(OverlapTrial(self._scatters, "overlap with forward"))
-        self._stats = OverlapStats()
         self._removable: list[Any] = []
         self._register_others(ddp)
 
     @property
     def stats(self) -> OverlapStats:
         """What it has done since it was attached."""
-        return self._stats
+        return self._record.stats
 
     @property
     def timeline(self) -> ForwardTimeline | None:
         """How options that were None were chosen; None before that, and if none was."""
-        timeline = self._timeline if self._recorder is None else self._recorder.timeline
+        timeline = self._record.timeline
         return None if timeline is None else replace(timeline, decisions=self.decisions)
 
     @property
@@ -140,8 +136,7 @@ class AttachedForward:
             torch.distributed.DistBackendError: A rank died, or another failure of the group. Some
                 parameters have their new values then, and others the old ones.
         """
-        for number in sorted(self._pending):
-            self._land(number)
+        self._gathers.land_all()
 
     def _before_forward(self, module: nn.Module) -> None:
         if not torch.is_grad_enabled():
@@ -149,27 +144,24 @@ class AttachedForward:
         elif self._needs is not None:
             self._needs.note(module)
             self._first.call(module)
-        elif self._pending:
-            for number in self._needed.get(module, ()):
-                if number in self._pending:
-                    self._land(number)
+        else:
+            self._gathers.land_needed(module)
 
     def _before_ddp(self, _: nn.Module) -> None:
         """This is when DDP makes its buckets anew."""
         if not torch.is_grad_enabled():
             return
         if self._may_shard:
-            if self._timed is not None and self._recorder is None:
+            if self._timed is not None and not self._record.is_recording:
                 self._timed.begin_forward()
                 if self._timed.trial.overlaps != self._overlaps:
                     self._change_way()
         elif self._first.are_over:
             self._may_shard = True
             assert self._needs is not None
-            self._options, self._timeline = self._first.choose(
-                self._optimizer, self._needs, self._slices
-            )
-            self._queue = CollectiveQueue(self._options.window, self._note_gather)
+            self._options, timeline = self._first.choose(self._optimizer, self._needs, self._slices)
+            self._record.predict(timeline)
+            self._gathers = Gathers(self._options.window, self._record)
         else:
             self._first.begin_forward()
 
@@ -189,50 +181,34 @@ class AttachedForward:
             return
         if not self._may_shard:
             self._first.end_forward()
-        if self._recorder is not None:
-            self._recorder.end_forward()
-            if self._recorder.is_done:
-                self._timeline, self._recorder = self._recorder.timeline, None
-
-    def _land(self, number: int) -> None:
-        begin = time.monotonic()
-        self._note("needed", number)
-        self._queue.wait(number)
-        self._note("gathered", number)  # its callback may be late
-        self._count(forward_wait_seconds=time.monotonic() - begin)
-        self._order[number].land()
-        self._pending.discard(number)
+        self._record.end_forward()
 
     # ---- backward --------------------------------------------------------------------------------
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's hook. Returns at once; the bucket keeps this rank's own gradients."""
-        if self._is_detached or not self._may_shard or not self._overlaps:
+        if self._is_finished or not self._may_shard or not self._overlaps:
             return self._first.reduce(bucket)
         buffer, scale = bucket.buffer(), 1.0 / self._group.size()
         if bucket.index() == 0:
             self.flush()
             self._is_sharding = True
             self._early.begin()
-            self._queue.begin([chunk.start_gather for chunk in self._order])
+            self._gathers.begin()
         for chunk in self._buckets.of(bucket, self._options.chunk_bytes):
             chunk.wait()  # of a backward whose gradients were dropped
             chunk.scatter(buffer, scale)
-            if self._recorder is not None:
-                self._recorder.follow(self._order.index(chunk), chunk)
+            if self._record.is_recording:
+                self._record.follow(self._gathers.chunks.index(chunk), chunk)
             self._early.follow(chunk)
         if bucket.is_last():
             # DDP's own callback, which writes `p.grad`, is queued after this one.
             engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: engine.queue_callback(self._mark))
+            engine.queue_callback(lambda: engine.queue_callback(self._gradients.mark))
         devices: Any = None if buffer.device.type == "cpu" else [buffer.device]
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         future.set_result(buffer)
         return future
-
-    def _mark(self) -> None:
-        for p, mark in self._marks.items():
-            p.grad = mark
 
     # ---- the step --------------------------------------------------------------------------------
 
@@ -254,43 +230,19 @@ class AttachedForward:
             ValueError: ``max_norm`` is not positive.
         """
         check_positive("max_norm", max_norm)
-        self._early.check("clipping")
-        if not self._has_scattered():
-            # An empty tensor has no largest magnitude.
-            whole = [p for p in self._names if p.numel()]
-            norm: Tensor = torch.nn.utils.clip_grad_norm_(whole, max_norm, norm_type)
-            return norm
-        shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
-        return clip_shards(shards, max_norm, norm_type, self._scatters, self._device)
+        self._check_early("clipping")
+        if self._has_scattered():
+            return self._gradients.clip(max_norm, norm_type)
+        # An empty tensor has no largest magnitude.
+        whole = [p for p in self._names if p.numel()]
+        norm: Tensor = torch.nn.utils.clip_grad_norm_(whole, max_norm, norm_type)
+        return norm
 
-    def _unscale(self, found_inf: Tensor, inv_scale: Tensor) -> None:
-        self._early.check("GradScaler")
-        shards = [chunk.gradient for chunk in self._arrived() if chunk.gradient.numel()]
-        if shards:
-            torch._amp_foreach_non_finite_check_and_unscale_(shards, found_inf, inv_scale)
-        dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._scatters)
-
-    def _arrived(self) -> list[Chunk]:
-        begin = time.monotonic()
-        chunks = self._buckets.chunks
-        for chunk in chunks:
-            chunk.wait()
-        self._count(step_wait_seconds=time.monotonic() - begin)
-        return chunks
+    def _check_early(self, what: str) -> None:
+        self._early.check(what)
 
     def _has_scattered(self) -> bool:
-        """Whether there are scattered gradients.
-
-        Raises RuntimeError if some gradients are scattered, and others are not.
-        """
-        if not self._is_sharding or all(p.grad is None for p in self._marks):
-            return False
-        if any(p.grad is not mark for p, mark in self._marks.items()):
-            raise RuntimeError(
-                "some gradients have not been reduced: the last backward before a step must run "
-                "outside of no_sync, and zero_grad must clear the gradients of all parameters"
-            )
-        return True
+        return self._is_sharding and self._gradients.are_scattered()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Step on the shards. The optimizer's own step then finds no gradients."""
@@ -298,27 +250,26 @@ class AttachedForward:
             raise RuntimeError("forward overlap takes no closure in optimizer.step")
         if self._timed is not None:
             self._timed.end_step()
-        if self._is_detached or not self._has_scattered():
+        if self._is_finished or not self._has_scattered():
             self._first.begin_step()
             return
-        if not self._order:
+        gathers, record = self._gathers, self._record
+        if not gathers.chunks:
             self._settle()
-            self._queue.begin([chunk.start_gather for chunk in self._order])
-        begin = time.monotonic()
-        stepped = self._early.end()
-        waited = time.monotonic() - begin
-        self._pending.update(range(stepped))
-        for number, chunk in list(enumerate(self._order))[stepped:]:
-            begin = time.monotonic()
-            chunk.wait()
-            self._note("scattered", number)
-            waited += time.monotonic() - begin
-            chunk.step(optimizer)
-            self._pending.add(number)
-            self._queue.set_ready(number)
-        for p in self._marks:
-            p.grad = None
-        self._count(steps=1, step_wait_seconds=waited)
+            gathers.begin()
+        with record.waiting("step_wait_seconds"):
+            stepped = self._early.end()
+        for number, chunk in enumerate(gathers.chunks):
+            if number >= stepped:
+                with record.waiting("step_wait_seconds"):
+                    chunk.wait()
+                    record.note("scattered", number)
+                chunk.step(optimizer)
+            gathers.expect(number)
+            if number >= stepped:
+                gathers.queue.set_ready(number)
+        self._gradients.clear()
+        record.count(steps=1)
 
     def _settle(self) -> None:
         """All buckets are known: put the chunks into the order in which forward needs them."""
@@ -332,15 +283,10 @@ class AttachedForward:
         chunks = self._buckets.chunks
         needed = {c: min(moment_of[p] for _, p in c.parameters.values()) for c in chunks}
         early, late = split_early(chunks, needed.__getitem__, self._options.early)
-        self._order = [*early, *late]
-        self._early = EarlySteps(early, self._queue, self._optimizer)
-        self._needed = chunks_needed(
-            needs, [[p for _, p in chunk.parameters.values()] for chunk in self._order]
-        )
+        self._gathers.settle([*early, *late], needs)
+        self._early = EarlySteps(early, self._gathers.queue, self._optimizer)
         self._forget_state(self._optimizer)
-        self._count(chunks=len(chunks))
-        if self._timeline is not None:
-            self._recorder = TimelineRecorder(self._timeline, len(chunks))
+        self._record.begin(len(chunks))
 
     # ---- state -----------------------------------------------------------------------------------
 
@@ -348,13 +294,13 @@ class AttachedForward:
         """Before the optimizer's state_dict: it has the whole state, on all ranks."""
         if not self._overlaps:
             return
-        self._early.check("state_dict")
-        for chunk in self._order:
+        self._check_early("state_dict")
+        for chunk in self._gathers.chunks:
             chunk.give_state(optimizer.state.__getitem__)
 
     def _forget_state(self, optimizer: torch.optim.Optimizer, _: Any = None) -> None:
         """The whole state is not kept beside that of the shards."""
-        if self._order and self._overlaps:
+        if self._gathers.chunks and self._overlaps:
             for p in self._names:
                 optimizer.state.pop(p, None)
 
@@ -362,39 +308,27 @@ class AttachedForward:
         """After the optimizer's load_state_dict: each rank keeps its part."""
         if not self._overlaps:
             return
-        self._early.check("load_state_dict")
+        self._check_early("load_state_dict")
         for chunk in self._buckets.chunks:
             chunk.take_state(optimizer)
         self._forget_state(optimizer)
 
-    def detach(self) -> None:
+    def finish(self) -> None:
         """Train as DDP without overlap from now on; a collective call. DDP keeps its hook.
 
-        The optimizer gets its whole state back. Gradients that it has not used are dropped.
+        All parameters have their new values, and the optimizer its whole state. Gradients that it
+        has not used are dropped.
         """
-        if self._is_detached:
+        if self._is_finished:
             return
-        self._early.check("detach")
+        self._check_early("finish")
         self.flush()
-        self._arrived()
+        self._gradients.arrived()
         self._gather_state(self._optimizer)
-        self._is_detached = True
+        self._is_finished = True
         self._first.stop_measuring()
-        for p, mark in self._marks.items():
-            if p.grad is mark:
-                p.grad = None
+        self._gradients.clear()
         while self._removable:
             self._removable.pop().remove()
         self._buckets.clear()
-        self._order = []
-
-    def _note_gather(self, what: str, number: int) -> None:
-        self._note("stepped" if what == "ready" else "gathered", number)
-
-    def _note(self, moment: str, number: int) -> None:
-        if self._recorder is not None:
-            self._recorder.note(moment, number)
-
-    def _count(self, **more: float) -> None:
-        stats = self._stats
-        self._stats = replace(stats, **{k: getattr(stats, k) + v for k, v in more.items()})
+        self._gathers.clear()

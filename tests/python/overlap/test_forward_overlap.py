@@ -286,7 +286,7 @@ def test_steps_during_backward_refuse_what_comes_before_the_step() -> None:
         lambda: pair.attached.clip_grad_norm_(1.0),
         lambda: scaler.unscale_(pair.optimizers[1]),
         pair.optimizers[1].state_dict,
-        pair.attached.detach,
+        pair.attached.finish,
     ):
         with pytest.raises(RuntimeError, match="must come after the step"):
             use()

@@ -290,10 +290,10 @@ def test_a_rank_that_does_not_step_leaves_the_choice_to_the_defaults() -> None:
 @beyond
 @pytest.mark.parametrize("before", [nightly(1, MORE), 3, nightly(4, MORE)])
 @pytest.mark.ranks(2, env=RING, stays=True)
-def test_detached_while_it_measures(before: int) -> None:
+def test_the_end_while_it_measures(before: int) -> None:
     pair = Pair(adamw, overlap=None)
     pair.train(range(before))
-    pair.attached.detach()
+    pair.attached.finish()
     pair.train(range(before, before + 4))
     pair.assert_equal()
     assert pair.attached.timeline is None

@@ -87,17 +87,32 @@ def test_weights_that_the_user_changes_are_trained_on() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_after_detach_ddp_trains_as_without_overlap() -> None:
+def test_after_the_end_ddp_trains_as_without_overlap() -> None:
     pair = Pair(adamw)
-    pair.train(range(3))
-    loss_of(pair.ours, 3).backward()
-    pair.attached.detach()
-    pair.attached.detach()
+    with pair.attached:
+        pair.train(range(3))
+        loss_of(pair.ours, 3).backward()
+    pair.attached.finish()  # again, which does nothing
     assert all(p.grad is None for p in pair.ours.parameters())
+    # Each rank has the whole state by itself: nothing is collective any more.
+    states = [each.state_dict() for each in pair.optimizers]
+    assert_equal_states(states[1], states[0])
+    assert_bits(flat(pair.ours), flat(pair.plain))
     pair.train(range(3, 6))
     assert pair.attached.stats.steps == 2
     pair.assert_equal()
-    assert_equal_states(pair.optimizers[1].state_dict(), pair.optimizers[0].state_dict())
+
+
+@pytest.mark.ranks(2)
+def test_an_exception_ends_no_training() -> None:
+    pair = Pair(adamw)
+    with pytest.raises(ValueError, match="max_norm"), pair.attached:
+        pair.attached.clip_grad_norm_(-1.0)
+    pair.train(range(5))
+    assert pair.attached.stats.steps == 4
+    pair.assert_equal()
+    with pytest.raises(AttributeError, match="no attribute 'detach': use 'finish'"):
+        pair.attached.detach()
 
 
 @pytest.mark.ranks(2)

@@ -185,7 +185,7 @@ def test_without_overlap_everything_is_as_with_ddp() -> None:
     pair.train(range(60, 62))
     pair.assert_equal()
     check_states(pair)
-    pair.attached.detach()
+    pair.attached.finish()
     pair.train(range(62, 64))
     pair.assert_equal()
 

@@ -24,6 +24,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_every_page_and_its_pictures_are_there(staged: pathlib.Path) -> None:
     pages = {path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")}
     assert pages <= {path.relative_to(staged) for path in (staged / "docs").rglob("*.md")}
+    assert [path.name for path in (staged / "changelog.d").iterdir()] == ["README.md"]
     for page in staged.rglob("*.md"):
         text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
         for target in re.findall(r"\]\((?!\w+:)([^)\s#]+)", text):
