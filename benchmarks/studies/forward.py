@@ -1,16 +1,17 @@
 """Steps whose all-gathers overlap the next forward, beside DDP, where messages take as long as
 the computation.
 
-Virtual hosts with one rank each train a small GPT in turns: DDP over q7x2, and DDP attached with
-forward overlap. The computation without messages and the messages without computation are
-measured in the same turns: no step can be shorter than the longer of the two. With --rate auto, a
-first lab measures the computation, and the rate of the second one makes messages take as long.
-It needs root.
+Virtual hosts with one rank each train a small GPT in turns: DDP over q7x2, DDP attached with
+forward overlap, and one all-reduce after backward whose leading bytes the next forward uses as they
+become final (the chaining of C-Cube, Cho et al., HPCA 2023). The computation without messages and
+the messages without computation are measured in the same turns: no step can be shorter than the
+longer of the two. With --rate auto, a first lab measures the computation, and the rate of the
+second one makes messages take as long. It needs root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import q7x2
@@ -24,7 +25,8 @@ from benchmarks.harness import arguments, report, study
 from benchmarks.harness.lab import Lab, Topology
 
 COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overlap"
-WAYS = (COMPUTE, WIRE, DDP, OURS)
+CHAINED = "one all-reduce"
+WAYS = (COMPUTE, WIRE, DDP, OURS, CHAINED)
 # A step takes at most so many times the bound, and DDP at least so many times a step.
 MOST_OF_BOUND, LEAST_SPEEDUP = 1.15, 1.25
 MOST_OFF = 0.15  # the prediction, relative to the measured step
@@ -138,6 +140,7 @@ class Training:
                 gpt(spec), bucket_cap_mb=spec["bucket_mb"], gradient_as_bucket_view=True
             )
             self._models[name] = ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+        self._chained = Chained(gpt(spec))
         ours, optimizer = self._models[OURS]
         options = q7x2.overlap.OverlapOptions(
             chunk_bytes=spec["chunk"], window=spec["window"], early=spec["early"]
@@ -153,6 +156,7 @@ class Training:
             WIRE: self._send,
             DDP: lambda _: self._train(DDP),
             OURS: self._overlap,
+            CHAINED: self._chain,
         }
 
     def _compute(self, _: None) -> None:
@@ -169,16 +173,24 @@ class Training:
         self._train(OURS)
         self._attached.flush()
 
+    def _chain(self, _: None) -> None:
+        for tokens in self._batches(CHAINED):
+            (loss_of(self._chained.model, tokens) / dist.get_world_size()).backward()
+            self._chained.step()
+        self._chained.flush()
+
     def _train(self, name: str) -> None:
         ddp, optimizer = self._models[name]
+        for tokens in self._batches(name):
+            loss_of(ddp, tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def _batches(self, name: str) -> Iterator[torch.Tensor]:
         shape = (self._spec["batch"], self._spec["context"] + 1)
         for _ in range(self._spec["steps"]):
             generator = torch.Generator().manual_seed(1000 * self._steps[name] + self._rank)
-            tokens = torch.randint(VOCABULARY, shape, generator=generator)
-            logits = ddp(tokens[:, :-1])
-            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            yield torch.randint(VOCABULARY, shape, generator=generator)
             self._steps[name] += 1
 
     def verdict(self) -> dict[str, Any]:
@@ -207,6 +219,49 @@ class Training:
             "step_wait_seconds": stats.step_wait_seconds / steps,
             "forward_wait_seconds": stats.forward_wait_seconds / steps,
         }
+
+
+class Chained:
+    """One all-reduce per step, in the order of forward; each module's parameters step before it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        parts = [(model, [*model.tokens.parameters(), *model.positions.parameters()])]
+        parts += [(m, list(m.parameters())) for m in (*model.layers, model.norm, model.head)]
+        self._gradients = torch.zeros(sum(p.numel() for _, each in parts for p in each))
+        self._work: Any = None
+        self._waiting: list[tuple[int, torch.optim.Optimizer]] = []
+        self._parts = []
+        end = 0
+        for number, (module, parameters) in enumerate(parts):
+            for p in parameters:
+                p.grad = self._gradients[end : end + p.numel()].view_as(p)
+                end += p.numel()
+            self._parts.append((end, torch.optim.AdamW(parameters, lr=1e-3)))
+            module.register_forward_pre_hook(lambda *_, number=number: self._step_until(number))
+
+    def step(self) -> None:
+        """A backward has ended."""
+        self._work = dist.all_reduce(self._gradients, async_op=True)
+        self._waiting = list(self._parts)
+
+    def flush(self) -> None:
+        """Return when all parts have stepped."""
+        self._step_until(len(self._parts) - 1)
+
+    def _step_until(self, number: int) -> None:
+        while len(self._parts) - len(self._waiting) <= number:
+            end, optimizer = self._waiting.pop(0)
+            self._work.wait_bytes(self._gradients.element_size() * end)
+            optimizer.step()
+            if not self._waiting:
+                self._work.wait()
+                self._gradients.zero_()  # the next backward adds to it
+
+
+def loss_of(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Of predicting each next token."""
+    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def gpt(spec: dict[str, Any]) -> Any:
