@@ -136,7 +136,7 @@ TEST_F(PortRangeTest, AnOldConnectionKeepsNoPort) {
     ASSERT_EQ(::connect(caller, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     listener.look(HeartbeatListener::TimePoint::clock::now());
     ASSERT_EQ(listener.num_waiting(), 1);
-    listener.close(HeartbeatHello::Turn::kLeft);
+    listener.close();
   }
 }
 
