@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ROOT, wait_until
+from harness import ROOT
+from wide_packets import PORT, python, send
 
-from benchmarks.harness import iperf
-from benchmarks.harness.lab import Counts, LabError, Line, WideLab, WideTopology, namespaces, wide
+from benchmarks.harness.lab import LabError, Line, WideLab, WideTopology, namespaces, wide
 from benchmarks.harness.lab.hosts import STATE, remove_stale
 from benchmarks.harness.processes import RanksFailed
-from benchmarks.studies import distance
 
 QUIET = Line(rate="unshaped", rtt="2ms")
-PORT = 20000
-HEADERS = 28  # bytes of IPv4 and UDP
 
 needs_lab = pytest.mark.skipif(bool(wide.unavailable()), reason=str(wide.unavailable()))
 needs_nat = pytest.mark.skipif(bool(wide.unavailable(nat=True)), reason="nft not found")
-
-# Prints the numbers of the packets that came, once it is told that there are no more.
-RECEIVER = """
-import json, selectors, socket, sys
-address, port = sys.argv[1], int(sys.argv[2])
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-with socket.socket(family, socket.SOCK_DGRAM) as inbox:
-    inbox.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
-    inbox.bind((address, port))
-    print("ready", flush=True)
-    came, told = [], selectors.DefaultSelector()
-    told.register(sys.stdin, selectors.EVENT_READ)
-    told.register(inbox, selectors.EVENT_READ)
-    is_over = False
-    while not is_over:
-        is_over = any(key.fileobj is sys.stdin for key, _ in told.select())
-        try:
-            while True:
-                came.append(int(inbox.recv(2048, socket.MSG_DONTWAIT)[:8]))
-        except BlockingIOError:
-            pass
-    print(json.dumps(came))
-"""
-SENDER = """
-import socket, sys, time
-address, port, count, size, flows = sys.argv[1], *map(int, sys.argv[2:6])
-pause = float(sys.argv[6])
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-outboxes = [socket.socket(family, socket.SOCK_DGRAM) for _ in range(flows)]
-for number in range(count):
-    outboxes[number % flows].sendto(f"{number:8}".ljust(size).encode(), (address, port))
-    if pause:
-        time.sleep(pause)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -80,46 +41,6 @@ def lab(running: WideLab) -> WideLab:
 
 def nightly(value: object) -> Any:
     return pytest.param(value, marks=pytest.mark.nightly("the same with another signal"))
-
-
-def python(text: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
-
-
-def is_empty(line: Counts) -> bool:
-    ended = line.delivered + line.lost + line.cut_off + line.overflowed + line.refused
-    return line.entered + line.duplicated == ended
-
-
-def send(
-    lab: WideLab, count: int, *, size: int = 100, flows: int = 1, pause: float = 0
-) -> tuple[list[int], Counts]:
-    """Sends packets from the last host to the first one.
-
-    Returns the numbers that arrived, in the order of arrival, and what the wire counted meanwhile.
-    """
-    last = lab.topology.hosts - 1
-    way = (lab.topology.site_of(last), 0)
-    address = lab.topology.address(0)
-    receiver = subprocess.Popen(
-        [*lab.enter(0), *python(RECEIVER, address, PORT)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert receiver.stdout is not None
-    try:
-        assert receiver.stdout.readline() == "ready\n"
-        before = lab.line.counts()[way]
-        sender = python(SENDER, address, PORT, count, size - HEADERS, flows, pause)
-        subprocess.run([*lab.enter(last), *sender], check=True)
-        wait_until(lambda: is_empty(lab.line.counts()[way]))
-        came = json.loads(receiver.communicate("\n", timeout=30)[0])
-    finally:
-        receiver.kill()
-        receiver.wait()
-    after = lab.line.counts()[way]
-    return came, Counts(*(b - a for a, b in zip(astuple(before), astuple(after), strict=True)))
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -379,6 +300,14 @@ def test_behind_a_masquerade_hosts_reach_others_and_are_not_reached() -> None:
         assert [each.stdout for each in said] == ["reached\n", "not reached\n"]
 
 
+@pytest.mark.nightly("times of a quiet machine")
+@needs_lab
+@pytest.mark.parametrize(("rtt", "expected"), [("20ms", 0.02), ("100ms", 0.1)])
+def test_an_answer_takes_the_round_trip_time(lab: WideLab, rtt: str, expected: float) -> None:
+    lab.line.change(rtt=rtt)
+    assert echo(lab)[2] == pytest.approx(expected, rel=0.1)
+
+
 # ---- life ----------------------------------------------------------------------------------------
 
 
@@ -443,86 +372,3 @@ def test_a_command_that_is_interrupted_leaves_nothing(how: signal.Signals) -> No
     assert name not in namespaces.labs()
     assert not wires(name)
     assert not list(STATE.glob(f"{name}.*"))
-
-
-# ---- formulas ------------------------------------------------------------------------------------
-
-SEGMENT = 1448  # bytes of payload in a packet of 1,500
-QUIET_MACHINE = "a minute: rates and times of a quiet machine"
-needs_iperf = pytest.mark.skipif(bool(iperf.unavailable()), reason=str(iperf.unavailable()))
-
-
-@pytest.mark.nightly(QUIET_MACHINE)
-@needs_lab
-@needs_iperf
-@pytest.mark.parametrize(
-    ("line", "connections", "expected"),
-    [
-        (Line(rate="100mbit", rtt="20ms"), 1, 100e6),
-        (Line(rate="200mbit", rtt="100ms"), 8, 200e6),
-        (Line(rate="200mbit", rtt="80ms", flow_rate="20mbit"), 1, 20e6),
-        (Line(rate="200mbit", rtt="80ms", flow_rate="20mbit"), 4, 80e6),
-    ],
-)
-def test_connections_get_the_rate(line: Line, connections: int, expected: float) -> None:
-    with WideLab(WideTopology(line=line)) as lab:
-        rate = iperf.one_way(lab, connections, seconds=10, omitted=5)
-    assert rate == pytest.approx(expected * SEGMENT / 1500, rel=0.1)
-
-
-@pytest.mark.nightly(QUIET_MACHINE)
-@needs_lab
-@needs_iperf
-@pytest.mark.parametrize("loss", [0.0025, 0.01])
-def test_losses_bound_a_connection_by_the_formula(loss: float) -> None:
-    """Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, 1997."""
-    rtt, connections = 0.08, 16
-    line = Line(rate="unshaped", rtt="80ms", loss=f"{loss:%}")
-    with WideLab(WideTopology(line=line, congestion="reno")) as lab:
-        rate = iperf.one_way(lab, connections, seconds=30, omitted=5)
-    expected = connections * SEGMENT * 8 / rtt * (1.5 / loss) ** 0.5
-    assert rate == pytest.approx(expected, rel=0.1)
-
-
-@pytest.mark.nightly(QUIET_MACHINE)
-@needs_lab
-@pytest.mark.parametrize(("rtt", "expected"), [("20ms", 0.02), ("100ms", 0.1)])
-def test_an_answer_takes_the_round_trip_time(lab: WideLab, rtt: str, expected: float) -> None:
-    lab.line.change(rtt=rtt)
-    assert echo(lab)[2] == pytest.approx(expected, rel=0.1)
-
-
-ALL_REDUCES = """
-    import torch, torch.distributed as dist
-    torch.set_num_threads(1)
-    dist.init_process_group("q7x2")
-    for count in (1, 1000, 1 << 18):
-        tensor = torch.arange(count) % 100 + float(dist.get_rank())
-        dist.all_reduce(tensor)
-        assert torch.equal(tensor, torch.arange(count) % 100 * 4 + 6.0), count
-    dist.destroy_process_group()
-    print("right")
-"""
-
-
-@pytest.mark.nightly("half a minute: between distant sites a group begins slowly")
-@needs_lab
-def test_an_all_reduce_between_distant_sites_is_right() -> None:
-    line = Line(rate="200mbit", rtt="100ms", loss="0.1%")
-    with WideLab(WideTopology(hosts_per_site=2, line=line)) as lab:
-        ranks = lab.run(python(ALL_REDUCES), timeout_s=300).ranks
-        assert [rank.output.splitlines()[-1] for rank in ranks] == ["right"] * 4
-        assert lab.line.counts()[0, 1].delivered_bytes > 1 << 20
-
-
-@pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")
-@needs_lab
-def test_all_reduces_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "distance.json"
-    small = ["--rtts", "10ms", "--losses", "0%", "--sizes", "4,64K", "--rounds", "1"]
-    distance.main([*small, "--out", str(out)])
-    (row,) = json.loads(out.read_text())["rows"]
-    assert [each["size"] for each in row["sizes"]] == [4, 65536]
-    assert all(way["seconds"] >= 0.005 for each in row["sizes"] for way in each["ways"].values())
-    assert row["packets"]["lost"] == 0
-    assert "RTT 10ms, loss 0%: 0 of" in capsys.readouterr().out
