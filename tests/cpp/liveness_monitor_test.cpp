@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,80 +18,28 @@
 
 #include "base/error.h"
 #include "deaf_port.h"
+#include "monitor_pair.h"
 #include "scarce_files.h"
-#include "transport/net/silence_limit.h"
+#include "silence.h"
 
 namespace q7x2 {
 namespace {
 
+using test::deaf_target;
 using test::DeafPort;
+using test::eventually;
+using test::kKey;
+using test::kMe;
+using test::kPeer;
+using test::MonitorPair;
+using test::Silence;
+using test::target_of;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint64_t kMe = 11;
-constexpr uint64_t kPeer = 22;
-constexpr MessageKey kKey{std::byte{1}};  // everybody's
-constexpr auto kPatience = std::chrono::seconds(20);
-
-/// Sets Q7X2_SILENCE for the time of a test.
-class Silence {
- public:
-  explicit Silence(const char* seconds) { ::setenv("Q7X2_SILENCE", seconds, 1); }
-  ~Silence() { ::unsetenv("Q7X2_SILENCE"); }
-  Silence(const Silence&) = delete;
-  Silence& operator=(const Silence&) = delete;
-};
-
-HeartbeatTarget target_of(const LivenessMonitor& monitor, uint64_t process) {
-  return {.process = process, .endpoint = {kLoopback, monitor.port()}, .key = kKey};
-}
-
-HeartbeatTarget deaf_target(const DeafPort& deaf) {
-  return {.process = kPeer, .endpoint = {kLoopback, deaf.port()}};
-}
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto give_up = Clock::now() + kPatience;
-  while (!condition()) {
-    if (Clock::now() >= give_up) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
-
-/// This process watches a peer, and the peer answers.
-struct Pair {
-  std::unique_ptr<LivenessMonitor> me = std::make_unique<LivenessMonitor>(kMe, kKey);
-  std::unique_ptr<LivenessMonitor> peer = std::make_unique<LivenessMonitor>(kPeer, kKey);
-  std::vector<Finding> findings;
-  char who = 0;
-
-  Pair() {
-    me->expect(kPeer);
-    peer->expect(kMe);
-    me->watch_host(target_of(*peer, kPeer), &who, Clock::now());
-    peer->watch_host(target_of(*me, kMe), this, Clock::now());
-  }
-
-  const Heartbeat& heartbeat() const { return *me->heartbeat(&who); }
-  void look() {
-    for (auto& finding : me->poll(Clock::now())) findings.push_back(std::move(finding));
-    if (peer) {
-      EXPECT_TRUE(peer->poll(Clock::now()).empty());
-    }
-  }
-  void look_for(milliseconds duration) {
-    const auto end = Clock::now() + duration;
-    while (Clock::now() < end) {
-      look();
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-  }
-};
-
 TEST(LivenessMonitor, APeerThatRunsIsAlive) {
   const Silence silence("0.4");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(1500));
   EXPECT_TRUE(pair.findings.empty());
   // This process itself may not be run for a moment.
@@ -106,7 +52,7 @@ TEST(LivenessMonitor, APeerThatRunsIsAlive) {
 
 TEST(LivenessMonitor, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
   const Silence silence("0.8");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(300));
   const auto now = Clock::now();
   pair.me->poll(now);
@@ -128,7 +74,7 @@ TEST(LivenessMonitor, ALookIsNotNeededMoreOftenThanEightTimesInTheLimit) {
 
 TEST(LivenessMonitor, AStoppedProcessIsAlive) {
   const Silence silence("0.2");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(100));
   // The peer's own code does not run, its kernel does.
   const auto end = Clock::now() + milliseconds(1500);
@@ -144,7 +90,7 @@ TEST(LivenessMonitor, AStoppedProcessIsAlive) {
 
 TEST(LivenessMonitor, AProcessThatIsStoppedBeforeItAnswersIsAlive) {
   const Silence silence("0.2");
-  Pair pair;
+  MonitorPair pair;
   const auto end = Clock::now() + milliseconds(1000);
   while (Clock::now() < end) {
     EXPECT_TRUE(pair.me->poll(Clock::now()).empty());
@@ -156,7 +102,7 @@ TEST(LivenessMonitor, AProcessThatIsStoppedBeforeItAnswersIsAlive) {
 
 TEST(LivenessMonitor, AProcessThatEndsIsNoticedAtOnce) {
   const Silence silence("60");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(100));
   pair.peer.reset();  // what the kernel does for a process that was killed: no word, sockets closed
   ASSERT_TRUE(eventually([&] {
@@ -171,7 +117,7 @@ TEST(LivenessMonitor, AProcessThatEndsIsNoticedAtOnce) {
 
 TEST(LivenessMonitor, AProcessThatLeavesInGoodOrderIsNoFailure) {
   const Silence silence("0.2");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(100));
   pair.peer->close();
   pair.peer.reset();
@@ -401,7 +347,7 @@ TEST(LivenessMonitor, AnotherProcessAtThePortIsNotThePeer) {
 
 TEST(LivenessMonitor, AForkedChildDoesNotHideTheEndOfItsParent) {
   const Silence silence("60");
-  Pair pair;
+  MonitorPair pair;
   pair.look_for(milliseconds(100));
   const pid_t child = ::fork();  // a copy of the peer's sockets, among others
   if (child == 0) {
@@ -415,27 +361,6 @@ TEST(LivenessMonitor, AForkedChildDoesNotHideTheEndOfItsParent) {
   }));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-}
-
-TEST(SilenceLimit, IsTwoSecondsOrWhatTheUserSays) {
-  ::unsetenv("Q7X2_SILENCE");
-  EXPECT_EQ(silence_limit(), milliseconds(2000));
-  const std::vector<std::pair<std::string, milliseconds>> cases{{"0.25", milliseconds(250)},
-                                                                {"5", milliseconds(5000)},
-                                                                {"", milliseconds(2000)},
-                                                                {"1e1", milliseconds(10'000)}};
-  for (const auto& [text, limit] : cases) {
-    const Silence silence(text.c_str());
-    EXPECT_EQ(silence_limit(), limit) << text;
-  }
-  for (const char* text : {"0", "1e300"}) {
-    const Silence silence(text);
-    EXPECT_GT(silence_limit(), std::chrono::hours(24 * 300)) << text;
-  }
-  for (const char* text : {"-1", "0.01", "2s", "two", "nan", "inf", " "}) {
-    const Silence silence(text);
-    EXPECT_THROW(silence_limit(), Error) << text;
-  }
 }
 
 }  // namespace
