@@ -1,4 +1,4 @@
-// Measurements: what a probe measured, of which fabric/infer.h makes a Fabric.
+// Measurements: what a probe measured; fabric/infer.h makes a Fabric from it.
 #pragma once
 
 #include <string>

@@ -4,33 +4,22 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <functional>
-#include <thread>
 #include <utility>
 
 #include <gtest/gtest.h>
 
 #include "base/owned_fd.h"
+#include "monitor_pair.h"
 #include "transport/peer/liveness_monitor.h"
 
 namespace q7x2 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kMe = 11;
-constexpr uint64_t kPeer = 22;
-constexpr MessageKey kKey{std::byte{1}};
-constexpr auto kPatience = std::chrono::seconds(20);
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto give_up = Clock::now() + kPatience;
-  while (!condition()) {
-    if (Clock::now() >= give_up) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
+using test::eventually;
+using test::kKey;
+using test::kMe;
+using test::kPeer;
 
 // Somebody in the path writes into a connection: the process has not left.
 TEST(HeartbeatEnd, WithoutAProofIsNotBelieved) {

@@ -15,12 +15,12 @@ namespace {
 static_assert(Publication::kMostProposals == Refinement::kMostChoices);
 
 constexpr size_t kMostEntries = 1024;
-/// Calls of one entry differ in size by up to a factor of two. Up to about so many bytes a call
-/// takes as long as one of no bytes at all.
+/// Calls of one entry differ in size by up to a factor of two. A call of about this many bytes
+/// takes as long as one without any.
 constexpr double kFreeBytes = 32 * 1024;
 /// A scratch block for the figures of a tuning round.
-constexpr size_t kReviewBytes = 128;
-static_assert(sizeof(Refinement::Figures) <= kReviewBytes);
+constexpr size_t kTuningRoundBytes = 128;
+static_assert(sizeof(Refinement::Figures) <= kTuningRoundBytes);
 
 /// By rank alone, so that it depends on nothing that ranks could disagree about.
 Choice choice_by_rank(const std::string& algorithm, Collective collective, int root, size_t bytes,
@@ -121,7 +121,7 @@ PlanCache::PlanCache(std::shared_ptr<Planner> planner, int rank, int world_size,
       refines_(refines),
       courier_(std::make_shared<Entry>(CallShape{Collective::kBroadcast, Publication::kBytes, 0},
                                        Entry::Source::kAlone)),
-      tuner_(std::make_shared<Entry>(CallShape{Collective::kAllReduce, kReviewBytes},
+      tuner_(std::make_shared<Entry>(CallShape{Collective::kAllReduce, kTuningRoundBytes},
                                      Entry::Source::kAlone)),
       rate_sampler_(std::make_shared<Entry>(
           CallShape{Collective::kAllReduce, Reacting::most_bytes(world_size)},
@@ -131,8 +131,8 @@ PlanCache::PlanCache(std::shared_ptr<Planner> planner, int rank, int world_size,
       entries_(kMostEntries) {
   settle(*courier_, choice_by_rank("binomial_tree", Collective::kBroadcast, 0, Publication::kBytes,
                                    rank, world_size));
-  settle(*tuner_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1, kReviewBytes,
-                                 rank, world_size));
+  settle(*tuner_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1,
+                                 kTuningRoundBytes, rank, world_size));
   settle(*rate_sampler_, choice_by_rank("recursive_doubling", Collective::kAllReduce, -1,
                                         Reacting::most_bytes(world_size), rank, world_size));
 }

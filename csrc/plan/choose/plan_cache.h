@@ -145,7 +145,7 @@ class PlanCache {
   /// Settles the entry with what rank 0 has published, unless it is. Throws Error: kMismatch where
   /// this rank makes another Schedule, kInternal where the bytes are no publication.
   void settle(Entry& entry, std::span<const std::byte> bytes);
-  /// Of a settled entry, by index. Makes its Plan if there is none yet. Throws Error(kMismatch) as
+  /// Of a settled entry, by index. Makes its Plan the first time. Throws Error(kMismatch) as
   /// `settle`. Under the reactor's lock.
   const Choice& choice(Entry& entry, size_t index) const;
   /// On rank 0: plans for an entry whose rate sample is for a choice, and writes what the rate

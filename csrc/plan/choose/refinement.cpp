@@ -38,15 +38,15 @@ uint64_t in_epoch(uint64_t call) {
   return call < kFirstEpoch ? call : call - std::bit_floor(call);
 }
 
-enum class Review : uint8_t { kNone, kOfEpoch, kOfLook, kOfFinal };
+enum class TuningRound : uint8_t { kNone, kOfEpoch, kOfRateSample, kOfFinal };
 
-Review kind_of(uint64_t call) {
+TuningRound kind_of(uint64_t call) {
   const uint64_t offset = in_epoch(call);
   const uint64_t begin = call < kFirstEpoch ? kBegin : 0;
-  if (call >= kFirstEpoch && offset == 0) return Review::kOfEpoch;
-  if (offset == begin + kRateSample) return Review::kOfLook;
-  if (offset == begin + kRateSample + kFinal) return Review::kOfFinal;
-  return Review::kNone;
+  if (call >= kFirstEpoch && offset == 0) return TuningRound::kOfEpoch;
+  if (offset == begin + kRateSample) return TuningRound::kOfRateSample;
+  if (offset == begin + kRateSample + kFinal) return TuningRound::kOfFinal;
+  return TuningRound::kNone;
 }
 
 uint64_t mix(uint64_t value) {
@@ -86,7 +86,7 @@ std::vector<size_t> Refinement::all_choices() const {
 }
 
 bool Refinement::is_tuning_round(uint64_t call) {
-  return kind_of(call) != Review::kNone;
+  return kind_of(call) != TuningRound::kNone;
 }
 
 size_t Refinement::choice_of(uint64_t call) const {
@@ -196,17 +196,17 @@ void Refinement::decide(uint64_t call, std::vector<size_t> choices, const Figure
 void Refinement::tune(uint64_t call, const Figures& slowest) {
   const bool is_exploring = this->is_exploring();
   switch (kind_of(call)) {
-    case Review::kOfEpoch:
+    case TuningRound::kOfEpoch:
       if (is_slower(slowest)) decide(call, all_choices(), slowest);
       for (auto& times : times_) times.clear();
       return;
-    case Review::kOfLook:
+    case TuningRound::kOfRateSample:
       if (is_exploring) decide(call, finalists(slowest), slowest);
       return;
-    case Review::kOfFinal:
+    case TuningRound::kOfFinal:
       if (is_exploring) decide(call, {winner(slowest)}, slowest);
       return;
-    case Review::kNone:
+    case TuningRound::kNone:
       return;
   }
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "transport/bootstrap/wire_up.h"
+#include "transport/group/call_progress.h"
 #include "transport/group/group_device_path.h"
 #include "transport/group/membership.h"
 #include "transport/peer/control.h"
@@ -362,39 +363,16 @@ class Group {
   std::vector<Task*> stalled_;
   std::array<uint64_t, kRemembered> calls_{};  // fingerprints of the last ones
 
-  // A disagreement that the other rank is asked about.
-  struct Disagreement {
-    int peer;
-    uint64_t sequence;
-    std::string call;
-    TimePoint due;
-  };
   std::optional<Disagreement> disagreement_;
-  // How far another rank is with a collective.
-  struct Progress {
-    uint64_t sequence;
-    CallState state;
-    int waits_for;  // -1: nobody knows
-    bool operator==(const Progress&) const = default;
-    bool names_another(int asker) const;
-  };
-  struct Heard {
-    Progress progress;
-    TimePoint at;
-  };
-  Progress own_progress(Locked& locked, uint64_t sequence) const;
-  const Heard* heard_of(Locked& locked, Task& task, int rank) const;
+  CallProgress own_progress(Locked& locked, uint64_t sequence) const;
+  const HeardProgress* heard_of(Locked& locked, Task& task, int rank) const;
   int awaited_ = -1;  // see set_awaited
   TimePoint awaited_since_{};
   TimePoint next_awaited_inquiry_{};
-  std::map<int, Heard> heard_;              // by rank: its last answer about a collective
-  std::map<int, Heard> heard_of_messages_;  // by rank: its last answer about messages
-  struct Unanswered {
-    TimePoint since;
-    size_t inquiries = 0;
-  };
-  std::map<int, Unanswered> unanswered_;  // by rank: what it has not answered since
-  std::map<int, Progress> told_;          // by rank: the last answer to it
+  std::map<int, HeardProgress> heard_;              // by rank: its last answer about a collective
+  std::map<int, HeardProgress> heard_of_messages_;  // by rank: its last answer about messages
+  std::map<int, UnansweredInquiries> unanswered_;   // by rank: what it has not answered since
+  std::map<int, CallProgress> told_;                // by rank: the last answer to it
   TimePoint next_warning_look_{};
   TimePoint next_warning_{};
 };

@@ -166,7 +166,7 @@ void Group::send_inquiry(Locked& locked, int rank, uint64_t sequence, const std:
   inquiry.sequence = sequence;
   inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];
   inquiry.text = call;
-  ++unanswered_.try_emplace(rank, Unanswered{Clock::now()}).first->second.inquiries;
+  ++unanswered_.try_emplace(rank, UnansweredInquiries{Clock::now()}).first->second.inquiries;
   runtime_.controls().send(locked, peer, inquiry);
 }
 

@@ -31,10 +31,6 @@ constexpr size_t kMaxNamed = 4;
 
 }  // namespace
 
-bool Group::Progress::names_another(int asker) const {
-  return waits_for >= 0 && waits_for != asker && state != CallState::kComplete;
-}
-
 Task* Group::find_running(Locked& locked, uint64_t sequence) const {
   for (const auto& task : runtime_.tasks().active(locked)) {
     const Task::Record& record = task->record(locked);
@@ -70,7 +66,7 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
   }
   std::map<int, TimePoint> late;  // since when this is known
   for (const int r : awaited_ranks(locked, task)) {
-    const Heard* const heard = heard_of(locked, task, r);
+    const HeardProgress* const heard = heard_of(locked, task, r);
     if (heard != nullptr && heard->progress.names_another(rank())) {
       TimePoint& known = late[heard->progress.waits_for];
       known = std::max(known, heard->at);
@@ -80,7 +76,7 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
   }
   std::set<int> ranks;
   for (const auto& [r, known] : late) {
-    const Heard* const own = heard_of(locked, task, r);
+    const HeardProgress* const own = heard_of(locked, task, r);
     const bool says_otherwise =
         own != nullptr && known <= own->at + kAnswerTakes &&
         (own->progress.state != CallState::kNotMade || own->progress.names_another(rank()));
@@ -90,7 +86,7 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
 }
 
 /// What `rank` has said about `task`, if it has, and has not fallen silent since.
-const Group::Heard* Group::heard_of(Locked& locked, Task& task, int rank) const {
+const HeardProgress* Group::heard_of(Locked& locked, Task& task, int rank) const {
   const auto asked = unanswered_.find(rank);
   if (asked != unanswered_.end() && Clock::now() > asked->second.since + kAnswerTakes) {
     return nullptr;
@@ -109,7 +105,7 @@ bool Group::ended_late() const {
 }
 
 std::string Group::why_late(Locked& locked, Task& task, int rank) const {
-  const Heard* const heard = heard_of(locked, task, rank);
+  const HeardProgress* const heard = heard_of(locked, task, rank);
   const bool has_not_called =
       task.takes_turn() && heard != nullptr && heard->progress.state == CallState::kNotMade;
   const std::string life = runtime_.peers().why_late(locked, members_.peer(rank));
@@ -136,14 +132,14 @@ Group::Lateness Group::lateness(Locked& locked, Task& task) {
 
 // ---------------------------------------------------------------------------------------- answers
 
-Group::Progress Group::own_progress(Locked& locked, uint64_t sequence) const {
+CallProgress Group::own_progress(Locked& locked, uint64_t sequence) const {
   Task* task = find_running(locked, sequence);
   if (task == nullptr && sequence >= sequence_ && sequence - sequence_ < waiting_.size()) {
     task = waiting_[sequence - sequence_].get();  // waits for its turn
   }
   if (task == nullptr) {
-    return sequence < sequence_ ? Progress{sequence, CallState::kComplete, -1}
-                                : Progress{sequence, CallState::kNotMade, awaited_now(locked)};
+    return sequence < sequence_ ? CallProgress{sequence, CallState::kComplete, -1}
+                                : CallProgress{sequence, CallState::kNotMade, awaited_now(locked)};
   }
   const std::set<int> late = late_ranks(locked, *task);
   return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};
@@ -185,7 +181,7 @@ int Group::awaited_here(Locked& locked) const {
 }
 
 void Group::reply(Locked& locked, int rank, uint64_t sequence) {
-  const Progress progress = own_progress(locked, sequence);
+  const CallProgress progress = own_progress(locked, sequence);
   Control answer = control_to(rank, ControlType::kAnswer);
   answer.sequence = sequence;
   answer.state = progress.state;
@@ -207,7 +203,8 @@ void Group::hear_answer(Locked& locked, const Control& answer) {
   }
   unanswered_.erase(answer.sender);
   const bool is_rank = answer.subject >= 0 && answer.subject < world_size();
-  const Heard heard{{answer.sequence, answer.state, is_rank ? answer.subject : -1}, Clock::now()};
+  const HeardProgress heard{{answer.sequence, answer.state, is_rank ? answer.subject : -1},
+                            Clock::now()};
   if (answer.sequence == kNoCall) {
     heard_of_messages_[answer.sender] = heard;
     if (answer.sender == awaited_) correct_answers(locked);

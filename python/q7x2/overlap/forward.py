@@ -260,14 +260,14 @@ class AttachedForward(Ending):
         with record.waiting("step_wait_seconds"):
             stepped = self._early.end()
         for number, chunk in enumerate(gathers.chunks):
-            if number >= stepped:
-                with record.waiting("step_wait_seconds"):
-                    chunk.wait()
-                    record.note("scattered", number)
-                chunk.step(optimizer)
             gathers.expect(number)
-            if number >= stepped:
-                gathers.queue.set_ready(number)
+            if number < stepped:
+                continue
+            with record.waiting("step_wait_seconds"):
+                chunk.wait()
+                record.note("scattered", number)
+            chunk.step(optimizer)
+            gathers.queue.set_ready(number)
         self._gradients.clear()
         record.count(steps=1)
 
