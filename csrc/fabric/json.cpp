@@ -239,10 +239,17 @@ struct Format {
   }
 };
 
-/// The number of items of a list; `otherwise` where there is no such list.
-size_t length_of(const Json& json, const char* list, size_t otherwise) {
-  const auto found = json.is_object() ? json.find(list) : json.end();
-  return found == json.end() || !found->is_array() ? otherwise : found->size();
+/// The front of a text: its format, and how many there are of what indices refer to. All that
+/// follows is read with it.
+FabricBounds bounds_of(const Place& text, size_t default_racks) {
+  Fields fields(text);
+  Format::read(fields.required(kFormatField));
+  const auto length = [](const Place& list) {
+    return list.list([](const Place&) { return 0; }).size();
+  };
+  FabricBounds bounds{.racks = default_racks, .hosts = length(fields.required("hosts"))};
+  fields.optional("racks", bounds.racks, length);
+  return bounds;
 }
 
 }  // namespace
@@ -257,8 +264,8 @@ Fabric fabric_from_json(std::string_view text) {
   const Json json = parsed_json(text, kMaxFabricBytes);
   Fabric fabric;
   fabric.racks.emplace_back();
-  JsonReader reader(Place(json, ""), {.racks = length_of(json, "racks", fabric.racks.size()),
-                                      .hosts = length_of(json, "hosts", 0)});
+  const Place whole(json, "");
+  JsonReader reader(whole, bounds_of(whole, fabric.racks.size()));
   int format = 0;
   reader.add(kFormatField, kRequired, format, Format{});
   describe(reader, fabric);

@@ -1,4 +1,5 @@
 // The Fabric's JSON: what is written is read, and what others wrote is read or refused, with words.
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -158,6 +159,24 @@ TEST(FabricJson, ARefusalNamesThePlace) {
 }
 
 // Whichever value a reader takes, its writer may have meant the other one.
+TEST(FabricJson, AFieldOfAnotherKindIsBlamedItself) {
+  const nlohmann::ordered_json whole = nlohmann::ordered_json::parse(to_json(full()));
+  for (const auto& [name, value] : whole.items()) {
+    for (const nlohmann::ordered_json& other :
+         {nlohmann::ordered_json(true), nlohmann::ordered_json(-1), nlohmann::ordered_json("no")}) {
+      nlohmann::ordered_json changed = whole;
+      changed[name] = other;
+      const std::string said = refusal(changed.dump());
+      EXPECT_EQ(said.rfind(name + ": expected ", 0), 0U) << name << ": " << other << ": " << said;
+    }
+  }
+  for (const std::string name : {"q7x2_fabric", "ranks", "hosts"}) {
+    nlohmann::ordered_json without = whole;
+    without.erase(name);
+    EXPECT_EQ(refusal(without.dump()), name + " is missing");
+  }
+}
+
 TEST(FabricJson, AFieldThatIsNamedTwiceIsRefused) {
   const std::string text = to_json(full());
   size_t fields = 0;
