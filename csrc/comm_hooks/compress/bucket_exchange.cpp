@@ -10,6 +10,12 @@ void Compressor::check(size_t parameter, const std::string& level) const {
                   " has no levels to choose from, got '" + level + "'");
 }
 
+std::vector<HookCollective> BucketExchange::whole_sums() const {
+  std::vector<HookCollective> sums{HookCollective::sum(bucket.buffer)};
+  if (facts.defined()) sums.push_back(HookCollective::sum(facts));
+  return sums;
+}
+
 int64_t BucketExchange::side_numel() const {
   int64_t numel = counts_uses ? static_cast<int64_t>(coded.size()) : 0;
   for (const size_t i : whole) numel += bucket.gradients[i].flat.numel();

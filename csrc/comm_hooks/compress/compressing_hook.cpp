@@ -24,10 +24,10 @@
 #include <limits>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "comm_hooks/compress/exchange_facts.h"
-#include "comm_hooks/compress/gradient_flags.h"
 #include "comm_hooks/compress/held_state.h"
 #include "comm_hooks/compress/transform_exchange.h"
 
@@ -36,6 +36,14 @@ namespace q7x2 {
 namespace {
 
 constexpr const char* kScale = "scale";
+
+/// Gradients of a bucket that are treated alike: those that are compressed, or those that policies
+/// leave out.
+struct Part {
+  BucketExchange exchange;
+  Held held = {};  // of gradients of zeros
+  TransformState state = {};
+};
 
 class CompressingHook final : public Hook {
  public:
@@ -60,64 +68,19 @@ class CompressingHook final : public Hook {
 
   Phases reduce(Bucket& bucket) override {
     const bool in_full = travels_in_full(bucket);
-    if ((in_full && !error_feedback_.any() && !transform_) || !has_coded(bucket)) {
-      bucket.buffer.mul_(mean_share());
-      clip(bucket);
-      BucketExchange plain(bucket);
-      divide_whole(plain);
-      measure(plain, BucketExchange(bucket));
-      co_await bucket.all(summed_as_it_is(plain), Rest::kNone);
-      note_facts(plain, {}, context_);
-      if (!all_finite(bucket.buffer)) bucket.overflowed();
-      std::vector<size_t> all(bucket.gradients.size());
-      std::iota(all.begin(), all.end(), size_t{0});
-      follow_whole(bucket, all, in_full);
+    if (!has_coded(bucket) || (in_full && !error_feedback_.any() && !transform_)) {
+      BucketExchange plain = prepare_plain(bucket);
+      co_await bucket.all(plain.whole_sums(), Rest::kNone);
+      end_plain(plain, in_full);
       co_return;
     }
 
-    BucketExchange exchange(bucket);
-    BucketExchange left_out(bucket);
-    divide(exchange, left_out, in_full);
-    exchange.share = exchange.mean_share = mean_share();
-    exchange.scale = scale_;
-    const bool leaves_out = !left_out.coded.empty();
-    if (in_full || transform_ || options_.clip_norm > 0 || leaves_out ||
-        !compressor_->multiplies()) {
-      bucket.buffer.mul_(mean_share());
-      exchange.share = 1;
-      clip(bucket);
-    }
-    Held held;
-    Held held_out;
-    TransformState state;
-    TransformState state_out;
-    std::unique_ptr<Encoding> encoding;
-    MessageRound round;
-    {
-      const PhaseTimer timer = bucket.time(in_full ? "encode" : "pack");
-      find_idle(exchange);
-      held = hold_idle(exchange, *compressor_);
-      if (transform_ && !(in_full && follows())) emit(exchange, *transform_, state);
-      if (leaves_out) {
-        find_idle(left_out);
-        held_out = hold_idle(left_out, *compressor_);
-        if (transform_) emit(left_out, *transform_, state_out);
-      }
-      measure(exchange, left_out);
-      if (leaves_out) leave_out(left_out, context_.decision, exchange.whole);
-      if (in_full) {
-        round = in_full_precision(exchange);
-      } else if (exchange.coded.empty()) {
-        if (exchange.side_numel() > 0) {
-          exchange.pack_side(exchange.new_side());
-          round.collectives.push_back(HookCollective::sum(exchange.side));
-        }
-      } else {
-        encoding = compressor_->begin(exchange);
-        if (follows()) exchange.counts_uses = false;  // no gradient is idle
-      }
-    }
-    if (encoding) round = encoding->encode();
+    std::vector<Part> parts = divide(bucket, in_full);
+    scale(parts, in_full);
+    prepare(parts, in_full);
+    std::unique_ptr<Encoding> encoding = begin(parts.front().exchange, in_full);
+    MessageRound round =
+        encoding ? encoding->encode() : uncompressed(parts.front().exchange, in_full);
     while (true) {
       const Rest rest = round.rest;
       co_await bucket.all(std::move(round.collectives), rest);
@@ -128,32 +91,8 @@ class CompressingHook final : public Hook {
       if (rest == Rest::kNone) break;
       round = encoding->fold();
     }
-
-    {
-      if (encoding) encoding->decode();
-      const PhaseTimer timer = bucket.time("unpack");
-      if (exchange.side.defined()) exchange.unpack_side();
-      for (size_t i = 0; i < exchange.unused.size(); ++i) {
-        if (exchange.unused[i]) exchange.source(i).zero_();
-      }
-      note_facts(exchange, left_out.coded, context_);
-      if (transform_) receive(exchange, *transform_, state, in_full);
-      follow_whole(bucket, exchange.whole, in_full);
-      restore_idle(exchange, held);
-      take_values(exchange);
-      if (leaves_out) {
-        if (transform_) {
-          for (size_t i = 0; i < left_out.coded.size(); ++i) {
-            left_out.source(i).copy_(left_out.gradient(i).flat);
-          }
-          receive(left_out, *transform_, state_out, in_full);
-        }
-        restore_idle(left_out, held_out);
-        take_values(left_out);
-      }
-      const bool is_looked_at = encoding && compressor_->looks_for_nonfinite();
-      if (!(is_looked_at ? fits(bucket.buffer) : all_finite(bucket.buffer))) bucket.overflowed();
-    }
+    if (encoding) encoding->decode();
+    end(parts, in_full, encoding && compressor_->looks_for_nonfinite());
     if (encoding && compressor_->finishes_late()) {
       bucket.reduced();
       encoding->finish();
@@ -251,54 +190,136 @@ class CompressingHook final : public Hook {
     });
   }
 
-  /// What is compressed and what is not, and where the memory has it.
-  void divide(BucketExchange& exchange, BucketExchange& left_out, bool in_full) {
-    const Bucket& bucket = exchange.bucket;
+  // ---- a bucket that is summed as it is
+
+  /// Scaled and measured. `coded`: what could be compressed.
+  BucketExchange prepare_plain(Bucket& bucket) {
+    bucket.buffer.mul_(mean_share());
+    clip(bucket);
+    BucketExchange plain(bucket);
+    for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+      if (compressor_->takes(bucket.gradients[i].parameter)) plain.coded.push_back(i);
+    }
+    measure(plain, nullptr);
+    return plain;
+  }
+
+  void end_plain(const BucketExchange& plain, bool in_full) {
+    const Bucket& bucket = plain.bucket;
+    note_facts(plain, {}, context_);
+    if (!all_finite(bucket.buffer)) plain.bucket.overflowed();
+    std::vector<size_t> all(bucket.gradients.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    follow_whole(bucket, all, in_full);
+  }
+
+  // ---- a bucket that is compressed
+
+  /// What is compressed, and behind it what policies leave out, if anything.
+  std::vector<Part> divide(Bucket& bucket, bool in_full) {
+    BucketExchange coded(bucket);
+    BucketExchange left_out(bucket);
+    coded.has_residual = left_out.has_residual = options_.error_feedback;
     for (size_t i = 0; i < bucket.gradients.size(); ++i) {
       const size_t parameter = bucket.gradients[i].parameter;
       if (!compressor_->takes(parameter)) {
-        exchange.whole.push_back(i);
+        coded.whole.push_back(i);
       } else {
-        (!in_full && is_left_out(parameter) ? left_out : exchange).coded.push_back(i);
+        (!in_full && is_left_out(parameter) ? left_out : coded).coded.push_back(i);
       }
     }
-    compressor_->arrange(bucket, exchange.coded);
-    exchange.memory = &error_feedback_.piece(bucket, exchange.coded);
-    exchange.has_residual = left_out.has_residual = options_.error_feedback;
+    compressor_->arrange(bucket, coded.coded);
+    coded.memory = &error_feedback_.piece(bucket, coded.coded);
+    std::vector<Part> parts;
+    parts.push_back({std::move(coded)});
     if (!left_out.coded.empty()) {
       left_out.memory =
           &error_feedback_.piece(bucket, left_out.coded, ErrorFeedback::Part::kLeftOut);
+      parts.push_back({std::move(left_out)});
     }
+    return parts;
   }
 
-  /// Of a bucket that is summed as it is: which of its gradients could be compressed.
-  void divide_whole(BucketExchange& exchange) const {
-    for (size_t i = 0; i < exchange.bucket.gradients.size(); ++i) {
-      const bool is_coded = compressor_->takes(exchange.bucket.gradients[i].parameter);
-      if (is_coded) exchange.coded.push_back(i);
+  /// Gradients become this rank's shares, now or in the compressor's first pass.
+  void scale(std::vector<Part>& parts, bool in_full) {
+    BucketExchange& coded = parts.front().exchange;
+    coded.share = coded.mean_share = mean_share();
+    coded.scale = scale_;
+    const bool can_wait = compressor_->multiplies() && !in_full && !transform_ &&
+                          options_.clip_norm == 0 && parts.size() == 1;
+    if (can_wait) return;
+    coded.bucket.buffer.mul_(mean_share());
+    coded.share = 1;
+    clip(coded.bucket);
+  }
+
+  /// What is sent of each part, before residuals are added.
+  void prepare(std::vector<Part>& parts, bool in_full) {
+    BucketExchange& coded = parts.front().exchange;
+    const PhaseTimer timer = coded.bucket.time(in_full ? "encode" : "pack");
+    for (auto& [exchange, held, state] : parts) {
+      find_idle(exchange);
+      held = hold_idle(exchange, *compressor_);
+      if (transform_ && !(in_full && follows())) emit(exchange, *transform_, state);
     }
+    const BucketExchange* left_out = parts.size() > 1 ? &parts.back().exchange : nullptr;
+    measure(coded, left_out);
+    if (left_out != nullptr) leave_out(*left_out, context_.decision, coded.whole);
+  }
+
+  /// None if nothing is compressed.
+  std::unique_ptr<Encoding> begin(BucketExchange& exchange, bool in_full) {
+    if (in_full || exchange.coded.empty()) return nullptr;
+    const PhaseTimer timer = exchange.bucket.time("pack");
+    std::unique_ptr<Encoding> encoding = compressor_->begin(exchange);
+    if (follows()) exchange.counts_uses = false;  // no gradient is idle
+    return encoding;
+  }
+
+  /// The messages of a bucket of which nothing is compressed.
+  MessageRound uncompressed(BucketExchange& exchange, bool in_full) {
+    const PhaseTimer timer = exchange.bucket.time(in_full ? "encode" : "pack");
+    if (in_full) send_residuals(exchange);
+    if (in_full && !exchange.values.defined()) return {exchange.whole_sums(), Rest::kNone};
+    std::vector<HookCollective> collectives;
+    if (exchange.side_numel() > 0) {
+      exchange.pack_side(exchange.new_side());
+      collectives.push_back(HookCollective::sum(exchange.side));
+    }
+    if (in_full) collectives.push_back(HookCollective::sum(exchange.values));
+    return {std::move(collectives), Rest::kNone};
+  }
+
+  /// Means become the gradients, and what this rank has lost of them is in the memory.
+  /// `looks_for_nonfinite`: the compressor has.
+  void end(std::vector<Part>& parts, bool in_full, bool looks_for_nonfinite) {
+    BucketExchange& coded = parts.front().exchange;
+    Bucket& bucket = coded.bucket;
+    const PhaseTimer timer = bucket.time("unpack");
+    if (coded.side.defined()) coded.unpack_side();
+    for (size_t i = 0; i < coded.unused.size(); ++i) {
+      if (coded.unused[i]) coded.source(i).zero_();
+    }
+    const bool leaves_out = parts.size() > 1;
+    note_facts(coded, leaves_out ? parts.back().exchange.coded : std::vector<size_t>(), context_);
+    follow_whole(bucket, coded.whole, in_full);
+    for (auto& [exchange, held, state] : parts) {
+      if (transform_) {
+        if (&exchange != &coded) give_values(exchange);
+        receive(exchange, *transform_, state, in_full);
+      }
+      restore_idle(exchange, held);
+      take_values(exchange);
+    }
+    const bool is_finite = looks_for_nonfinite ? fits(bucket.buffer) : all_finite(bucket.buffer);
+    if (!is_finite) bucket.overflowed();
   }
 
   /// What policies want to know, if they do.
-  void measure(BucketExchange& exchange, const BucketExchange& left_out) {
+  void measure(BucketExchange& exchange, const BucketExchange* left_out) {
     if (!context_.decision.measures) return;
     if (exchange.has_residual) compressor_->write_down();
-    measure_exchange(exchange, left_out.coded.empty() ? nullptr : &left_out, context_, scale_);
-  }
-
-  /// The bucket, and beside it what was measured.
-  static std::vector<HookCollective> summed_as_it_is(const BucketExchange& exchange) {
-    std::vector<HookCollective> collectives{HookCollective::sum(exchange.bucket.buffer)};
-    if (exchange.facts.defined()) collectives.push_back(HookCollective::sum(exchange.facts));
-    return collectives;
-  }
-
-  /// What came out for a transform becomes the gradients.
-  static void take_values(const BucketExchange& exchange) {
-    if (!exchange.values.defined()) return;
-    for (size_t i = 0; i < exchange.coded.size(); ++i) {
-      exchange.gradient(i).flat.copy_(exchange.source(i));
-    }
+    measure_exchange(exchange, left_out, context_, scale_);
   }
 
   void find_idle(BucketExchange& exchange) const {
@@ -306,9 +327,7 @@ class CompressingHook final : public Hook {
       exchange.idle.assign(exchange.coded.size(), false);
       return;
     }
-    std::vector<at::Tensor> flats;
-    for (const size_t i : exchange.coded) flats.push_back(exchange.bucket.gradients[i].flat);
-    exchange.idle = are_zero(flats);
+    exchange.idle = idle_gradients(exchange);
   }
 
   // ---- the transform
@@ -331,23 +350,14 @@ class CompressingHook final : public Hook {
   }
 
   /// Nothing stays behind: residuals leave with what is sent.
-  MessageRound in_full_precision(BucketExchange& exchange) {
-    if (options_.error_feedback && !follows()) {
-      compressor_->write_down();
-      for (size_t i = 0; i < exchange.coded.size(); ++i) {
-        at::Tensor next = exchange.memory->next_of(kResidual, i);
-        if (!exchange.idle[i]) exchange.source(i).add_(exchange.memory->now_of(kResidual, i));
-        next.zero_();
-      }
+  void send_residuals(const BucketExchange& exchange) const {
+    if (!options_.error_feedback || follows()) return;
+    compressor_->write_down();
+    for (size_t i = 0; i < exchange.coded.size(); ++i) {
+      at::Tensor next = exchange.memory->next_of(kResidual, i);
+      if (!exchange.idle[i]) exchange.source(i).add_(exchange.memory->now_of(kResidual, i));
+      next.zero_();
     }
-    if (!exchange.values.defined()) return {summed_as_it_is(exchange), Rest::kNone};
-    MessageRound round;
-    if (exchange.side_numel() > 0) {
-      exchange.pack_side(exchange.new_side());
-      round.collectives.push_back(HookCollective::sum(exchange.side));
-    }
-    round.collectives.push_back(HookCollective::sum(exchange.values));
-    return round;
   }
 
   void clip(const Bucket& bucket) const {

@@ -46,6 +46,8 @@ struct BucketExchange {
   }
   const Gradient& gradient(size_t i) const { return bucket.gradients[coded[i]]; }
 
+  /// The whole bucket, and beside it the facts.
+  std::vector<HookCollective> whole_sums() const;
   int64_t side_numel() const;
   /// A tensor for `pack_side`: of the bucket's type, or fp32 if that is too narrow for the facts.
   at::Tensor new_side() const;

@@ -1,6 +1,14 @@
 #include "comm_hooks/compress/held_state.h"
 
+#include "comm_hooks/compress/gradient_flags.h"
+
 namespace q7x2 {
+
+std::vector<bool> idle_gradients(const BucketExchange& exchange) {
+  std::vector<at::Tensor> flats;
+  for (size_t i = 0; i < exchange.coded.size(); ++i) flats.push_back(exchange.gradient(i).flat);
+  return are_zero(flats);
+}
 
 Held hold_idle(const BucketExchange& exchange, Compressor& compressor) {
   Held held;

@@ -66,4 +66,17 @@ void receive(const BucketExchange& exchange, const GradientTransform& transform,
   }
 }
 
+void give_values(const BucketExchange& exchange) {
+  for (size_t i = 0; i < exchange.coded.size(); ++i) {
+    exchange.source(i).copy_(exchange.gradient(i).flat);
+  }
+}
+
+void take_values(const BucketExchange& exchange) {
+  if (!exchange.values.defined()) return;
+  for (size_t i = 0; i < exchange.coded.size(); ++i) {
+    exchange.gradient(i).flat.copy_(exchange.source(i));
+  }
+}
+
 }  // namespace q7x2

@@ -12,4 +12,9 @@ void emit(BucketExchange& exchange, const GradientTransform& transform, Transfor
 void receive(const BucketExchange& exchange, const GradientTransform& transform,
              TransformState& state, bool in_full);
 
+/// The means of gradients that travelled whole become the values that `receive` works on.
+void give_values(const BucketExchange& exchange);
+/// What came out becomes the gradients, if there are values.
+void take_values(const BucketExchange& exchange);
+
 }  // namespace q7x2
