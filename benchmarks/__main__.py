@@ -36,6 +36,7 @@ COMMANDS = {
     "gpu": "int4 by several ranks on one GPU, and steps of DDP and FSDP2, on real GPUs",
     "device": "what calls on device tensors cost: time of the host, copies, bytes on the bus",
     "groups": "the short calls of one group beside the long ones of another",
+    "generators": "which algorithm is predicted to be best, on networks at random",
     "planning": "how long it takes to plan a call, from 64 to 4,096 ranks",
     "ledger": "what the ledger costs, and how long its report takes",
     "recorder": "what the flight recorder costs",
