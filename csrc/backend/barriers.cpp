@@ -11,12 +11,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOpti
   Launch call{c10d::OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
   // A barrier is over when all collectives before it are.
   call.after = group_->collectives();
-  const Region token = call.buffers->private_copy(at::zeros({1}, at::kByte));
-  CollectiveCall collective;
-  collective.collective = Collective::kBarrier;
-  collective.input = {token};
-  collective.output = {token};
-  call.calls.push_back(std::move(collective));
+  call.calls.emplace_back(Collective::kBarrier, DType::kBytes)
+      .flat(at::zeros({1}, at::kByte), TensorCall::Use::kBoth);
   return launch(std::move(call));
 }
 

@@ -114,26 +114,21 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::codec_of(const CollectiveCall& ca
 }
 
 void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size_t index,
-                                  uint64_t step, size_t regions) {
-  CollectiveCall& call = launch.calls.back();
-  Coding& coding = call.coding;
-  const bool has_errors = !opts.errors.empty();
+                                  uint64_t step) {
+  TensorCall& each = launch.calls.back();
+  Coding& coding = each.call.coding;
   coding.edges = opts.edges;
-  coding.codec = codec_of(call, opts);
+  coding.codec = codec_of(each.call, opts);
   if (coding.codec == nullptr) {
     return;
   }
   coding.keys.shared = mix_keys(mix_keys(opts.seed, step), index);
   coding.keys.rounding = mix_keys(coding.keys.shared, static_cast<uint64_t>(rank_));
   coding.refuses_nonfinite = opts.refuses_nonfinite;
-  if (has_errors) {
+  if (!opts.errors.empty()) {
     TORCH_CHECK(coding.codec->traits().keeps_error, "q7x2: codec '", coding.codec->name(),
                 "' takes no residual: what it decodes to is no approximation");
-    const Region whole = launch.buffers->in_place(opts.errors[index]);
-    const size_t part = whole.bytes / regions / sizeof(float);
-    for (size_t i = 0; i < regions; ++i) {
-      coding.errors.push_back(reinterpret_cast<float*>(whole.data) + i * part);
-    }
+    each.keeps_errors(opts.errors[index]);
   }
 }
 
@@ -149,10 +144,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tenso
   if (adds_integers(opts)) {
     return add_integers(std::move(call), tensors, tensors, opts, step);
   }
-  choose_device(call, Collective::kAllReduce, tensors, tensors, opts);
   for (size_t i = 0; i < tensors.size(); ++i) {
     add_all_reduce(call, tensors[i], reduction);
-    add_coding(call, opts, i, step, 1);
+    add_coding(call, opts, i, step);
   }
   return launch(std::move(call));
 }
@@ -179,11 +173,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& o
   if (adds_integers(opts)) {
     return add_integers(std::move(call), outputs, inputs, opts, step);
   }
-  choose_device(call, Collective::kReduceScatter, inputs, outputs, opts);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
-                       reduction);
-    add_coding(call, opts, i, step, static_cast<size_t>(size_));
+    add_reduce_scatter(call, outputs[i], {inputs[i]}, reduction);
+    add_coding(call, opts, i, step);
   }
   return launch(std::move(call));
 }
@@ -212,11 +204,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outpu
             c10::str("output ", i, " must have world size times the elements of its input: ",
                      inputs[i].numel() * size_, ", got ", outputs[i].numel()));
   }
-  choose_device(call, Collective::kAllGather, inputs, outputs, opts);
   for (size_t i = 0; i < inputs.size(); ++i) {
     add_into_tensor(call, outputs[i], inputs[i]);
-    call.calls.back().dtype = reducible_dtype(inputs[i]);
-    add_coding(call, opts, i, step, 1);
+    call.calls.back().call.dtype = reducible_dtype(inputs[i]);
+    add_coding(call, opts, i, step);
   }
   return launch(std::move(call));
 }

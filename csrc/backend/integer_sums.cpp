@@ -201,12 +201,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     }
     if (spec.hadamard) rotate_errors_back(spec, each);
     if (scatters) {
-      add_reduce_scatter(call, each.sums, split_region(contribution(call, each.codes, sum)), sum);
+      add_reduce_scatter(call, each.sums, {each.codes}, sum);
     } else {
       add_all_reduce(call, each.sums, sum);
     }
     // The integers do not tell what they are made from, and how the sum is used.
-    call.calls.back().agreed =
+    call.calls.back().call.agreed =
         static_cast<uint32_t>(inputs[i].scalar_type()) << 8 |
         static_cast<uint32_t>(static_cast<c10d::ReduceOp::RedOpType>(opts.op));
   }

@@ -1,7 +1,6 @@
 // How a call of c10d becomes tasks: each collective fills a `Launch`, and this plans and starts it.
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,14 +10,16 @@
 #include "executor/collective/call_check.h"
 #include "executor/collective/collective.h"
 #include "executor/collective/plan_call.h"
+#include "executor/residence/staged.h"
 
 namespace q7x2 {
 namespace {
 
 thread_local std::string wished_algorithms;
 
-bool balances(const CollectiveCall& call) {
-  return call.coding && call.coding.codec->spec().balanced;
+bool balances(const TensorCall& each) {
+  const Coding& coding = each.call.coding;
+  return coding && coding.codec->spec().balanced;
 }
 
 }  // namespace
@@ -33,25 +34,23 @@ const std::string& ProcessGroupQ7x2::algorithms_of_thread() {
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
-  auto work =
-      c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
-                                    launch.profiled_inputs, std::move(launch.results), ++sequence_);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(launch.calls.size());
-  std::vector<std::shared_ptr<CollectiveTask>> on_device;
-  std::vector<std::shared_ptr<InputLatch>> inputs;
-  if (launch.buffers->device()) {
-    std::vector<TaskMemory> memory;
-    std::ranges::transform(launch.calls, std::back_inserter(memory), memory_of);
-    for (TaskMemory& each : memory) each.on_device = launch.resident_device.has_value();
-    inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
-    // Parts are balanced by what the input holds, which is counted while the task is made.
-    if (std::ranges::any_of(launch.calls, balances)) launch.buffers->stream()->await_reads();
-  }
+  c10::intrusive_ptr<WorkQ7x2> work;
   try {
-    for (CollectiveCall& call : launch.calls) {
-      call.algorithms = algorithms_of_thread();
-      call.is_direct = launch.is_direct;
+    for (TensorCall& each : launch.calls) each.call.algorithms = algorithms_of_thread();
+    const MakeResidence residence = choose_residence(launch.calls);
+    if (residence) launch.buffers->stay_on_device();
+    for (TensorCall& each : launch.calls) each.place(*launch.buffers);
+    for (const auto& [from, to] : launch.copies) launch.buffers->also_copy(from, to);
+    work = c10::make_intrusive<WorkQ7x2>(runtime_, rank_, launch.type, launch.title,
+                                         launch.profiled_inputs, std::move(launch.results),
+                                         ++sequence_);
+    std::vector<std::shared_ptr<CollectiveTask>> on_device;
+    std::vector<std::shared_ptr<InputLatch>> inputs;
+    if (launch.buffers->device()) inputs = read_inputs(launch, residence != nullptr);
+    for (TensorCall& each : launch.calls) {
+      CollectiveCall& call = each.call;
       if (overlaps(call, rank_)) {
         for (Region& input : call.input) input = launch.buffers->private_copy(input);
       }
@@ -70,11 +69,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
     if (launch.buffers->device()) {
       const auto outputs = launch.buffers->write();
       for (size_t i = 0; i < on_device.size(); ++i) {
-        if (launch.resident_device) {
-          on_device[i]->set_device(inputs[i], *launch.resident_device);
-        } else {
-          on_device[i]->set_device(inputs[i], outputs[i]);
-        }
+        on_device[i]->set_residence(residence ? residence(inputs[i])
+                                              : std::make_unique<Staged>(inputs[i], outputs[i]));
       }
     }
   } catch (const Error& error) {
@@ -95,6 +91,18 @@ std::shared_ptr<OffloadedCall> ProcessGroupQ7x2::attempt(Launch& launch,
   return servers_->attempt(call, saved, launch.buffers, effective(launch.timeout));
 }
 
+std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_inputs(Launch& launch, bool stays) {
+  std::vector<TaskMemory> memory;
+  for (const TensorCall& each : launch.calls) {
+    memory.push_back(memory_of(each.call));
+    memory.back().on_device = stays;
+  }
+  auto inputs = read_device(*launch.buffers, memory, DeviceLanes::kCollectives);
+  // Parts are balanced by what the input holds, which is counted while the task is made.
+  if (std::ranges::any_of(launch.calls, balances)) launch.buffers->stream()->await_reads();
+  return inputs;
+}
+
 std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(
     HostBuffers& buffers, const std::vector<TaskMemory>& tasks, int peer) {
   try {
@@ -102,15 +110,6 @@ std::vector<std::shared_ptr<InputLatch>> ProcessGroupQ7x2::read_device(
   } catch (const Error& error) {
     std::rethrow_exception(to_exception(error));
   }
-}
-
-std::vector<Region> ProcessGroupQ7x2::split_region(Region whole) const {
-  const size_t part = whole.bytes / static_cast<size_t>(size_);
-  std::vector<Region> parts;
-  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
-    parts.push_back({whole.data + r * part, part});
-  }
-  return parts;
 }
 
 }  // namespace q7x2

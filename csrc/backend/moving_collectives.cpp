@@ -16,19 +16,11 @@ namespace {
 
 // A call that only moves bytes. The executor does not look at their type, but ranks must agree on
 // it.
-CollectiveCall moving(Collective collective, const at::Tensor& tensor, int root = -1) {
-  CollectiveCall call;
-  call.collective = collective;
-  call.root = root;
-  call.dtype = dtype_of(tensor);
-  call.agreed = static_cast<uint32_t>(tensor.scalar_type());
-  return call;
-}
-
-Tensors flattened(const std::vector<Tensors>& lists) {
-  Tensors all;
-  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
-  return all;
+TensorCall& add_moving(std::vector<TensorCall>& calls, Collective collective,
+                       const at::Tensor& tensor, int root = -1) {
+  TensorCall& each = calls.emplace_back(collective, dtype_of(tensor), root);
+  each.call.agreed = static_cast<uint32_t>(tensor.scalar_type());
+  return each;
 }
 
 /// The list of a root. Its tensors may have any lengths, but for its `own` part.
@@ -50,19 +42,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
   check_tensors(fn, tensors);
   Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, {tensors}, opts.timeout, opts.asyncOp};
   const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
-  stay_on_device(call, Collective::kBroadcast, {}, root_tensor);
-  const Region region =
-      opts.rootRank == rank_ ? call.buffers->input(root_tensor) : call.buffers->output(root_tensor);
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_same(root_tensor)) {
-      call.buffers->also_copy(root_tensor, tensor);
+      call.copies.emplace_back(root_tensor, tensor);
     }
   }
-  CollectiveCall collective =
-      moving(Collective::kBroadcast, tensors[0], static_cast<int>(opts.rootRank));
-  collective.input = {region};
-  collective.output = {region};
-  call.calls.push_back(std::move(collective));
+  add_moving(call.calls, Collective::kBroadcast, tensors[0], static_cast<int>(opts.rootRank))
+      .flat(root_tensor,
+            opts.rootRank == rank_ ? TensorCall::Use::kRead : TensorCall::Use::kWritten);
   return launch(std::move(call));
 }
 
@@ -70,12 +57,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
 
 void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
                                       const Tensors& outputs) {
-  CollectiveCall call = moving(Collective::kAllGather, input);
-  call.input = {launch.buffers->input(input)};
-  for (const at::Tensor& output : outputs) {
-    call.output.push_back(launch.buffers->output(output));
-  }
-  launch.calls.push_back(std::move(call));
+  TensorCall& each = add_moving(launch.calls, Collective::kAllGather, input);
+  each.reads(input);
+  for (const at::Tensor& output : outputs) each.writes(output);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>& outputs,
@@ -105,9 +89,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
     }
   }
   Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, outputs, opts.timeout, opts.asyncOp};
-  stay_on_device(
-      call, Collective::kAllGather, inputs, outputs[0],
-      inputs.size() == 1 ? outputs[0][static_cast<size_t>(rank_)].const_data_ptr() : nullptr);
   // Input j of rank r goes to place r * inputs + j of every list.
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
@@ -118,7 +99,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
   }
   for (size_t i = 1; i < outputs.size(); ++i) {
     for (size_t k = 0; k < outputs[i].size(); ++k) {
-      call.buffers->also_copy(outputs[0][k], outputs[i][k]);
+      call.copies.emplace_back(outputs[0][k], outputs[i][k]);
     }
   }
   return launch(std::move(call));
@@ -139,19 +120,15 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
               {{output}},
               opts.timeout,
               opts.asyncOp};
-  stay_on_device(call, Collective::kAllGather, input, output,
-                 static_cast<const std::byte*>(output.const_data_ptr()) +
-                     static_cast<size_t>(rank_) * input.nbytes());
   add_into_tensor(call, output, input);
   return launch(std::move(call));
 }
 
 void ProcessGroupQ7x2::add_into_tensor(Launch& launch, const at::Tensor& output,
                                        const at::Tensor& input) {
-  CollectiveCall call = moving(Collective::kAllGather, input);
-  call.input = {launch.buffers->input(input)};
-  call.output = split_region(launch.buffers->output(output));
-  launch.calls.push_back(std::move(call));
+  TensorCall& each = add_moving(launch.calls, Collective::kAllGather, input);
+  each.reads(input);
+  each.writes(output, static_cast<size_t>(size_));
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
@@ -180,9 +157,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
               output_lists,
               opts.timeout,
               opts.asyncOp};
-  if (!inputs[0].device().is_cpu()) {
-    stay_on_device(call, Collective::kAllGather, inputs, flattened(output_lists));
-  }
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (const Tensors& list : output_lists) {
@@ -205,7 +179,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced
               {outputs},
               opts.timeout,
               opts.asyncOp};
-  stay_on_device(call, Collective::kAllGather, inputs, outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -230,9 +203,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   c10d::assertSingleElementInput(fn, inputs);
   check_dense(fn, inputs);
   Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective =
-      moving(Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
-  collective.uneven = true;
+  TensorCall& each =
+      add_moving(call.calls, Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
+  each.call.uneven = true;
   const bool is_root = opts.rootRank == rank_;
   if (is_root) {
     require_list_of_lists(fn, "output", outputs, size_);
@@ -240,16 +213,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
   } else {
     require(fn, outputs.empty(), "requires empty output on non-root");
   }
-  stay_on_device(call, Collective::kGather, inputs, is_root ? outputs[0] : at::TensorList(),
-                 is_root ? outputs[0][static_cast<size_t>(rank_)].const_data_ptr() : nullptr);
-  collective.input = {call.buffers->input(inputs[0])};
+  each.reads(inputs[0]);
   if (is_root) {
     call.results = {outputs[0]};
-    for (const at::Tensor& output : outputs[0]) {
-      collective.output.push_back(call.buffers->output(output));
-    }
+    for (const at::Tensor& output : outputs[0]) each.writes(output);
   }
-  call.calls.push_back(std::move(collective));
   return launch(std::move(call));
 }
 
@@ -261,9 +229,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   c10d::assertSingleElementOutput(fn, outputs);
   check_dense(fn, outputs);
   Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective =
-      moving(Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
-  collective.uneven = true;
+  TensorCall& each =
+      add_moving(call.calls, Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
+  each.call.uneven = true;
   const bool is_root = opts.rootRank == rank_;
   if (is_root) {
     require_list_of_lists(fn, "input", inputs, size_);
@@ -271,16 +239,11 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
   } else {
     require(fn, inputs.empty(), "requires empty input on non-root");
   }
-  stay_on_device(call, Collective::kScatter, is_root ? inputs[0] : at::TensorList(), outputs,
-                 outputs[0].const_data_ptr());
   if (is_root) {
     call.profiled_inputs = inputs[0];
-    for (const at::Tensor& input : inputs[0]) {
-      collective.input.push_back(call.buffers->input(input));
-    }
+    for (const at::Tensor& input : inputs[0]) each.reads(input);
   }
-  collective.output = {call.buffers->output(outputs[0])};
-  call.calls.push_back(std::move(collective));
+  each.writes(outputs[0]);
   return launch(std::move(call));
 }
 
@@ -301,15 +264,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
                 "where no splits are given, got ",
                 input.numel(), " and ", output.numel());
   }
-  const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits,
-                         Region whole) {
+  const auto lengths = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
     TORCH_CHECK(tensor.dim() > 0,
                 "ProcessGroupQ7x2::alltoall_base: expected at least one "
                 "dimension, got a scalar");
     c10d::checkSplitSizes(splits, tensor, size_);
     const size_t rows = static_cast<size_t>(tensor.size(0));
-    const size_t row_bytes = rows == 0 ? 0 : whole.bytes / rows;
-    std::vector<Region> regions;
+    const size_t row_bytes = rows == 0 ? 0 : tensor.nbytes() / rows;
+    std::vector<size_t> bytes;
     size_t begin = 0;
     for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
       const size_t count =
@@ -318,19 +280,17 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
       TORCH_CHECK(splits.empty() || (splits[r] >= 0 && count <= rows - begin),
                   "ProcessGroupQ7x2::alltoall_base: expected split sizes from 0 to the rest of ",
                   rows, " rows, got ", splits);
-      regions.push_back({whole.data + begin * row_bytes, count * row_bytes});
+      bytes.push_back(count * row_bytes);
       begin += count;
     }
-    return regions;
+    return bytes;
   };
   Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {{output}},
               opts.timeout,          opts.asyncOp};
-  CollectiveCall collective = moving(Collective::kAllToAll, input);
-  collective.uneven = !even;
-  stay_on_device(call, Collective::kAllToAll, input, output);
-  collective.input = parts(input, input_splits, call.buffers->input(input));
-  collective.output = parts(output, output_splits, call.buffers->output(output));
-  call.calls.push_back(std::move(collective));
+  TensorCall& each = add_moving(call.calls, Collective::kAllToAll, input);
+  each.call.uneven = !even;
+  each.reads(input, lengths(input, input_splits));
+  each.writes(output, lengths(output, output_splits));
   return launch(std::move(call));
 }
 
@@ -347,16 +307,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tens
   check_same_type(fn, inputs[0], inputs);
   check_same_type(fn, inputs[0], outputs);
   Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, {outputs}, opts.timeout, opts.asyncOp};
-  CollectiveCall collective = moving(Collective::kAllToAll, inputs[0]);
-  collective.uneven = true;
-  stay_on_device(call, Collective::kAllToAll, inputs, outputs);
-  for (const at::Tensor& input : inputs) {
-    collective.input.push_back(call.buffers->input(input));
-  }
-  for (const at::Tensor& output : outputs) {
-    collective.output.push_back(call.buffers->output(output));
-  }
-  call.calls.push_back(std::move(collective));
+  TensorCall& each = add_moving(call.calls, Collective::kAllToAll, inputs[0]);
+  each.call.uneven = true;
+  for (const at::Tensor& input : inputs) each.reads(input);
+  for (const at::Tensor& output : outputs) each.writes(output);
   return launch(std::move(call));
 }
 

@@ -12,7 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "backend/device_stream.h"
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 
 namespace q7x2 {
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,12 +14,11 @@
 #include <vector>
 
 #include "backend/completion_hook.h"
-#include "backend/tensors.h"
+#include "backend/tensor_call.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
-#include "executor/collective/collective_call.h"
 #include "executor/probe/survey.h"
-#include "executor/residence/device_coder.h"
+#include "executor/residence/residence.h"
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"
 #include "servers/offloaded_call.h"
@@ -231,7 +231,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void shutdown() override;
 
  private:
-  /// Throws Error(kPeerFailed) if a member's process is known to have ended.
   /// One c10d call on its way to the executor.
   struct Launch {
     c10d::OpType type;
@@ -241,12 +240,13 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool async_op = true;
     std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
-    std::vector<CollectiveCall> calls = {};
-    std::vector<std::shared_ptr<Task>> after = {};  // must be complete as well
-    bool is_direct = false;                         // see CollectiveCall
-    std::optional<ResidentDevice> resident_device =
-        {};  // where its tensors stay; none: on the host
+    std::vector<TensorCall> calls = {};
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};  // from, to; of results
+    std::vector<std::shared_ptr<Task>> after = {};               // must be complete as well
   };
+  /// Makes the residence of a call whose elements stay on a device, from the latch of its inputs.
+  /// Null: they are in host memory, or are staged there.
+  using MakeResidence = std::function<std::unique_ptr<Residence>(std::shared_ptr<InputLatch>)>;
 
   c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
   /// The attempt of a call by servers; null: it is none for them.
@@ -267,6 +267,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
                                                        const std::vector<TaskMemory>& tasks,
                                                        int peer);
+  /// The same for all calls of a launch. `stays`: their elements stay on the device.
+  std::vector<std::shared_ptr<InputLatch>> read_inputs(Launch& launch, bool stays);
   /// What a message to `peer` waits for, which itself waits for `inputs`.
   std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
@@ -315,22 +317,15 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
   /// What compresses the messages of a call; null: they are sent as they are.
   std::shared_ptr<const Codec> codec_of(const CollectiveCall& call, const CodedOptions& opts);
-  /// Whether UCX gets memory of devices in such a call on tensors like `tensor`, which is on a
-  /// device. All ranks say the same. Throws c10::Error if it must, and cannot.
-  bool goes_directly(const at::Tensor& tensor, Collective collective,
-                     const Reduction* reduction) const;
-  /// Decides where the elements of an uncompressed call are, before its regions are. `own`: where a
-  /// part of the call may be in place; null: nowhere. `reduction`: of reductions.
-  void stay_on_device(Launch& launch, Collective collective, at::TensorList read,
-                      at::TensorList written, const void* own = nullptr,
-                      const Reduction* reduction = nullptr);
-  /// Decides where the elements of a compressed call are, before it is described.
-  void choose_device(Launch& launch, Collective collective, const std::vector<at::Tensor>& inputs,
-                     const std::vector<at::Tensor>& outputs, const CodedOptions& opts);
-  /// Says how the call that was added last, of tensor `index`, is compressed, if it is. Errors are
-  /// divided into `regions` equal parts.
-  void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step,
-                  size_t regions);
+  /// Decides where the elements of calls are, before their regions have addresses.
+  MakeResidence choose_residence(std::vector<TensorCall>& calls);
+  /// Whether UCX gets memory of `device` in such calls. All ranks say the same. Throws c10::Error
+  /// if it must, and cannot.
+  bool goes_directly(const std::vector<TensorCall>& calls, const c10::Device& device) const;
+  /// Whether this rank knows the call's Plan, and no device runs it.
+  bool is_staged_by_plan(const CollectiveCall& call, bool has_errors) const;
+  /// Says how the call that was added last, of tensor `index`, is compressed, if it is.
+  void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step);
   /// A reduction with a codec that `adds_integers`: all_reduce, if outputs and inputs are the same,
   /// else reduce_scatter.
   c10::intrusive_ptr<c10d::Work> add_integers(Launch call, const std::vector<at::Tensor>& outputs,
@@ -344,16 +339,13 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void add_all_gather(Launch& launch, const at::Tensor& input,
                       const std::vector<at::Tensor>& outputs);
   void add_into_tensor(Launch& launch, const at::Tensor& output, const at::Tensor& input);
-  void add_reduce_scatter(Launch& launch, const at::Tensor& output, std::vector<Region> inputs,
-                          const Reduction& reduction);
+  /// `inputs`: a tensor for each rank, or one with a part for each.
+  void add_reduce_scatter(Launch& launch, const at::Tensor& output,
+                          const std::vector<at::Tensor>& inputs, const Reduction& reduction);
   c10::intrusive_ptr<c10d::Work> reduce_scatter_tensors(
       c10d::OpType type, const char* title, const std::function<void(const std::string&)>& complain,
       std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
       const c10d::ReduceScatterOptions& opts);
-  /// What this rank gives to a reduction that must not change `input`.
-  Region contribution(Launch& launch, const at::Tensor& input, const Reduction& reduction);
-  /// World-size equal parts.
-  std::vector<Region> split_region(Region whole) const;
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Runtime> runtime_;

@@ -18,14 +18,10 @@ using c10d::OpType;
 void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
                                       const Reduction& reduction) {
   if (reduction.premultiplies()) write_result(tensor, reduction.premultiply(tensor));
-  const Region region = launch.buffers->in_place(tensor);
-  CollectiveCall& call = launch.calls.emplace_back();
-  call.collective = Collective::kAllReduce;
-  call.input = {region};
-  call.output = {region};
-  call.dtype = reducible_dtype(tensor);
-  call.reduce = reduction.kind;
-  call.divisor = reduction.divisor;
+  TensorCall& each = launch.calls.emplace_back(Collective::kAllReduce, reducible_dtype(tensor));
+  each.flat(tensor, TensorCall::Use::kBoth);
+  each.call.reduce = reduction.kind;
+  each.call.divisor = reduction.divisor;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
@@ -55,10 +51,9 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
                  reducible_dtype(total), reduction.kind);
     add_all_reduce(call, total, reduction);
     for (const at::Tensor& tensor : tensors) {
-      call.buffers->also_copy(total, tensor);
+      call.copies.emplace_back(total, tensor);
     }
   } else {
-    stay_on_device(call, Collective::kAllReduce, {}, tensors, nullptr, &reduction);
     add_all_reduce(call, tensors[0], reduction);
   }
   return launch(std::move(call));
@@ -83,7 +78,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
               {tensors},
               opts.timeout,
               opts.asyncOp};
-  stay_on_device(call, Collective::kAllReduce, {}, tensors, nullptr, &reduction);
   for (const at::Tensor& tensor : tensors) {
     add_all_reduce(call, tensor, reduction);
   }
@@ -107,34 +101,35 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
     contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
     if (root) write_result(tensors[0], contribution);
   }
-  stay_on_device(call, Collective::kReduce, {}, tensors, nullptr, &reduction);
   // Plans of a reduce write to the root's buffer only; the checker proves it.
-  const Region region =
-      root ? call.buffers->in_place(tensors[0]) : call.buffers->input(contribution);
-  CollectiveCall collective;
-  collective.collective = Collective::kReduce;
-  collective.root = static_cast<int>(opts.rootRank);
-  collective.input = {region};
-  collective.output = {region};
-  collective.dtype = reducible_dtype(tensors[0]);
-  collective.reduce = reduction.kind;
-  collective.divisor = reduction.divisor;
-  call.calls.push_back(std::move(collective));
+  TensorCall& each = call.calls.emplace_back(Collective::kReduce, reducible_dtype(tensors[0]),
+                                             static_cast<int>(opts.rootRank));
+  if (root) {
+    each.flat(tensors[0], TensorCall::Use::kBoth);
+  } else {
+    each.flat(contribution, TensorCall::Use::kRead);
+  }
+  each.call.reduce = reduction.kind;
+  each.call.divisor = reduction.divisor;
   return launch(std::move(call));
 }
 
 // -------------------------------------------------------------------------------- reduce-scatter
 
 void ProcessGroupQ7x2::add_reduce_scatter(Launch& launch, const at::Tensor& output,
-                                          std::vector<Region> inputs, const Reduction& reduction) {
-  CollectiveCall call;
-  call.collective = Collective::kReduceScatter;
-  call.input = std::move(inputs);
-  call.output = {launch.buffers->output(output)};
-  call.dtype = reducible_dtype(output);
-  call.reduce = reduction.kind;
-  call.divisor = reduction.divisor;
-  launch.calls.push_back(std::move(call));
+                                          const Tensors& inputs, const Reduction& reduction) {
+  TensorCall& each = launch.calls.emplace_back(Collective::kReduceScatter, reducible_dtype(output));
+  for (const at::Tensor& input : inputs) {
+    const size_t parts = static_cast<size_t>(size_) / inputs.size();
+    if (reduction.premultiplies()) {
+      each.reads(reduction.premultiply(input).to(input.scalar_type()), parts);
+    } else {
+      each.reads(input, parts);
+    }
+  }
+  each.writes(output);
+  each.call.reduce = reduction.kind;
+  each.call.divisor = reduction.divisor;
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
@@ -154,21 +149,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
               opts.timeout,           opts.asyncOp};
-  stay_on_device(call, Collective::kReduceScatter, inputs[0], outputs, outputs[0].const_data_ptr(),
-                 &reduction);
-  std::vector<Region> regions;
-  for (const at::Tensor& input : inputs[0]) {
-    regions.push_back(contribution(call, input, reduction));
-  }
-  add_reduce_scatter(call, outputs[0], std::move(regions), reduction);
+  add_reduce_scatter(call, outputs[0], inputs[0], reduction);
   return launch(std::move(call));
-}
-
-Region ProcessGroupQ7x2::contribution(Launch& launch, const at::Tensor& input,
-                                      const Reduction& reduction) {
-  return reduction.premultiplies()
-             ? launch.buffers->private_copy(reduction.premultiply(input).to(input.scalar_type()))
-             : launch.buffers->input(input);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
@@ -194,11 +176,6 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
           "requires input/output tensor lists to have the same length");
   const Reduction reduction(opts.reduceOp, size_);
   Launch call{type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
-  const auto* const begin = static_cast<const std::byte*>(inputs[0].const_data_ptr());
-  stay_on_device(
-      call, Collective::kReduceScatter, inputs, outputs,
-      inputs.size() == 1 ? begin + static_cast<size_t>(rank_) * outputs[0].nbytes() : nullptr,
-      &reduction);
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
@@ -207,8 +184,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
          std::to_string(outputs[i].numel() * size_) + " elements, got " +
          std::to_string(inputs[i].numel()));
     }
-    add_reduce_scatter(call, outputs[i], split_region(contribution(call, inputs[i], reduction)),
-                       reduction);
+    add_reduce_scatter(call, outputs[i], {inputs[i]}, reduction);
   }
   return launch(std::move(call));
 }

@@ -13,7 +13,7 @@
 #include "backend/pinned_buffers.h"
 #include "backend/torch_compat.h"
 #include "base/types.h"
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 
 namespace q7x2 {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <variant>
 
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 #include "executor/sparse/sparse_call.h"
 #include "plan/choose/planner.h"
 #include "transport/group/group.h"

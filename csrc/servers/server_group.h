@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/recent.h"
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 #include "executor/probe/survey.h"
 #include "executor/sparse/row_source.h"
 #include "executor/sparse/sparse_call.h"

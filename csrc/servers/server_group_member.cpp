@@ -8,9 +8,9 @@
 #include <utility>
 #include <variant>
 
+#include "executor/call/slicing.h"
 #include "executor/collective/collective.h"
 #include "executor/collective/plan_call.h"
-#include "executor/collective/slicing.h"
 #include "executor/sparse/sparse_all_reduce.h"
 #include "fabric/json.h"
 #include "servers/credit_grant.h"

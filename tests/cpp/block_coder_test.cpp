@@ -1,5 +1,5 @@
 // What a BlockCoder does to the errors of elements that travel as they are.
-#include "executor/collective/block_coder.h"
+#include "executor/call/block_coder.h"
 
 #include <cmath>
 #include <cstddef>

@@ -181,7 +181,7 @@ struct FoldCase {
     }
   }
 
-  /// Step by step on the CPU, in the order of executor/collective/block_coder.cpp.
+  /// Step by step on the CPU, in the order of executor/call/block_coder.cpp.
   std::vector<float> sum(bool feedback) const {
     std::vector<float> sum = feedback ? residual : std::vector<float>(own.size());
     const auto decode = [&](size_t n, bool add) {

@@ -1,5 +1,5 @@
 // Where slices and parts lie: together they are the whole buffer, each byte once and in order.
-#include "executor/collective/slicing.h"
+#include "executor/call/slicing.h"
 
 #include <algorithm>
 #include <cstddef>

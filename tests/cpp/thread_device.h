@@ -16,7 +16,8 @@
 
 #include "codec_cases.h"
 #include "comm.h"
-#include "executor/residence/device_coder.h"
+#include "executor/residence/device_coded.h"
+#include "executor/residence/selected.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/value_elements.h"
 #include "kernels/cpu/convert.h"
@@ -94,6 +95,16 @@ class ThreadStream final : public WorkStream {
 
 inline void enqueue(void* stream, std::function<void()> work) {
   static_cast<ThreadStream*>(stream)->enqueue(std::move(work));
+}
+
+/// Until the stream has come by.
+inline void await(const WorkStream& stream) {
+  std::atomic<bool> is_there = false;
+  enqueue(stream.handle(), [&] {
+    is_there = true;
+    is_there.notify_all();
+  });
+  is_there.wait(false);
 }
 
 inline void fold_now(const ValueSpec& spec, const Fold& fold, ValueBlock block,
@@ -179,6 +190,10 @@ inline constexpr CodecKernels kThreadKernels{
         },
 };
 
+inline ResidentDevice thread_device() {
+  return {std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(), &kThreadKernels};
+}
+
 /// Elements of some type, and their residuals.
 struct Numbers {
   Numbers() = default;
@@ -207,12 +222,23 @@ inline CollectiveCall call_on(Numbers& numbers, const std::string& algorithm,
   return call;
 }
 
+/// As `launch` chooses it for a compressed call.
+inline std::unique_ptr<Residence> residence_on(const ResidentDevice& device,
+                                               const CollectiveCall& call,
+                                               std::shared_ptr<InputLatch> inputs) {
+  if (has_kernels_for(*call.coding.codec, call.dtype)) {
+    return std::make_unique<DeviceCoded>(std::move(inputs), device);
+  }
+  return std::make_unique<Selected>(std::move(inputs), device);
+}
+
 inline std::shared_ptr<CollectiveTask> start_on_device(Comm& comm, CollectiveCall call,
                                                        std::shared_ptr<void> keep_alive,
                                                        const ResidentDevice& device) {
-  const auto task = comm.make(std::move(call), std::move(keep_alive));
   const auto latch = std::make_shared<InputLatch>(comm.group().runtime().completions());
-  task->set_device(latch, device);
+  std::unique_ptr<Residence> residence = residence_on(device, call, latch);
+  const auto task = comm.make(std::move(call), std::move(keep_alive));
+  task->set_residence(std::move(residence));
   comm.group().runtime().submit(task, /*caller_waits=*/false);
   // What comes before on the stream is the input.
   Completion::post_after(device.to_host->calls(), device.to_host->handle(), latch->arrival());

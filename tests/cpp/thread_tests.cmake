@@ -3,8 +3,8 @@
 # things up in. What only computes (other Plans, kernels, codecs, the Fabric) comes from q7x2_core.
 set(threaded_folders base device executor ledger servers transport)
 set(threaded_tests
-    concurrent_collectives concurrent_recent device_coder flight_recorder group_end group_failure
-    job_queue lanes message notifier parking quiet_end runtime sparse_staging sparse_all_reduce)
+    concurrent_collectives concurrent_recent device_coded flight_recorder group_end group_failure
+    job_queue lanes message notifier parking quiet_end runtime selected sparse_all_reduce)
 
 set(threaded_sources ${torch_free_hooks})
 foreach(folder IN LISTS threaded_folders)

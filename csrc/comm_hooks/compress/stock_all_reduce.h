@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm_hooks/run/hook.h"
-#include "executor/collective/block_coder.h"
+#include "executor/call/block_coder.h"
 
 namespace q7x2 {
 

@@ -1,7 +1,7 @@
 // What one rank can check of a collective call by itself, before anything is sent.
 #pragma once
 
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 
 namespace q7x2 {
 

@@ -58,7 +58,7 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall&& plann
 CollectiveTask::~CollectiveTask() {
   // Only after an error: the pool wants the reactor's lock, which is not held here.
   for (const Place& place : places_) {
-    ScratchPool::destroy(place.scratch);
+    ScratchPool::destroy(place.own.pooled);
   }
 }
 
@@ -136,7 +136,7 @@ bool CollectiveTask::reserve(Locked& locked) {
   }
   if (attempt_ && !attempt_->has_slots()) return false;
   if (was_served() || is_declined()) return true;
-  if (!has_plan() || !cut_by_counts()) return false;
+  if (!has_plan() || (counting_ && !cut_by_counts())) return false;
   ShmChannel* const channel = group().channel();
   const size_t slices = slicing_.num_slices();
   const bool is_inline = slicing_.bytes() <= ShmChannel::kInlineBytes && !coder_;
@@ -163,8 +163,12 @@ void CollectiveTask::start(Locked& locked) {
   contribute(locked);
   dag_ = DagWindow(plan, slicing_.num_slices(), staging_ ? staging_.places() : window(), &memory_);
   if (voted_on_) record(locked).warn_at = TimePoint::max();
+  if (residence_->enters()) {
+    moving_ =
+        std::make_unique<ResidenceJob>(*residence_, run_of_residence(), Residence::Way::kIn, *this);
+  }
   awaits_inputs(locked);  // what arrives from now on is told
-  restore(locked);
+  if (offload_) restore(locked);
   inputs_arrived(locked);
 }
 
@@ -174,39 +178,68 @@ size_t CollectiveTask::window() const {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
-  if (planning_ || restoring_ || awaits_attempt(locked)) return;
-  if (!has_come_in(locked) || !is_selected(locked)) return;
+  if (planning_ || restoring_ || (voted_on_ && awaits_attempt(locked))) return;
+  if (moving_) {
+    if (!is_moving_ && residence_->has_arrived()) move(locked);
+    return;
+  }
+  if (selection_) {
+    if (!is_selecting_ && residence_->has_arrived()) begin_selection(locked);
+    return;
+  }
   admit_slices(locked);
   run_ready(locked);
+}
+
+void CollectiveTask::set_residence(std::unique_ptr<Residence> residence) {
+  chosen_residence_ = std::move(residence);
+  residence_ = chosen_residence_.get();
+  set_inputs(residence_->inputs());
+  if (choice_.plan) residence_->prepare(run_of_residence());
+}
+
+void CollectiveTask::move(Locked& locked) {
+  is_moving_ = true;
+  enqueue(locked, *moving_, slicing_.bytes());
+}
+
+void CollectiveTask::moved(Locked& locked) {
+  moving_->check();
+  if (!moving_->is_over()) {
+    move(locked);
+    return;
+  }
+  if (std::unique_ptr<Residence> replacement = moving_->take_replacement()) {
+    locked.drop_later(std::shared_ptr<Residence>(std::move(chosen_residence_)));
+    chosen_residence_ = std::move(replacement);
+    residence_ = chosen_residence_.get();
+  }
+  moving_.reset();
+  if (dag_.done()) {
+    conclude(locked);
+    return;
+  }
+  if (residence_->selects()) selection_.reset();
+  inputs_arrived(locked);
 }
 
 void CollectiveTask::prepare_places() {
   const Plan& plan = *choice_.plan;
   began_ = plans_->clock().begin(is_measured_);
   places_.reserve(dag_.window());
-  const size_t elements = plan.num_scratch * choice_.part_bytes;
-  const size_t messages = coder_ ? plan.num_coded * coder_->max_bytes() : 0;
+  const Residence::Run run = run_of_residence();
   for (size_t i = 0; i < dag_.window(); ++i) {
     Place& place = places_.emplace_back(&memory_);
     place.scratch_at.resize(plan.num_scratch);
     place.coded_at.resize(plan.num_coded);
     if (staging_) place.staged.resize(plan.num_stages);
-    if (device_coder_) {
-      place.messages = device_coder_->messages() + i * messages;
-    } else if (direct_) {
-      place.blocks = direct_->scratch() + i * elements;
-    } else if (elements + messages > 0) {
-      place.scratch = group().runtime().scratch().take(elements + messages);
-      place.blocks = place.scratch.data;
-      place.messages = place.scratch.data + elements;
-    }
+    place.own = residence_->memory(run, i, group().runtime().scratch());
   }
 }
 
 void CollectiveTask::admit_slices(Locked& locked) {
   while (dag_.can_admit()) {
-    const size_t read = slicing_.bytes_before(dag_.admitted() + 1);
-    if (device_inputs_ && device_inputs_->arrived() < read) return;
+    if (residence_->arrived() < slicing_.bytes_before(dag_.admitted() + 1)) return;
     if (places_.empty()) prepare_places();
     const uint32_t index = dag_.place_of(dag_.admitted());
     if (staging_ && !staging_.is_returned(index)) {
@@ -218,7 +251,7 @@ void CollectiveTask::admit_slices(Locked& locked) {
     }
     Place& place = places_[index];
     place.slice = dag_.admitted();
-    place.staged.assign(place.staged.size(), Staged::kNo);
+    place.staged.assign(place.staged.size(), StageState::kNo);
     for (size_t i = 0; i < place.scratch_at.size(); ++i) {
       place.scratch_at[i] = own_scratch(place, i);
     }
@@ -269,10 +302,12 @@ void CollectiveTask::run(Locked& locked, Step step) {
       receive(locked, step, length);
       return;
     case OpKind::kCopy:
-      job = touches_coded(op) ? copy_coded(locked, step, length) : copy(locked, step, length);
+      job = coder_ && touches_coded(op) ? copy_coded(locked, step, length)
+                                        : copy(locked, step, length);
       break;
     case OpKind::kReduce:
-      job = touches_coded(op) ? fold_coded(locked, step, length) : fold(locked, step, length);
+      job = coder_ && touches_coded(op) ? fold_coded(locked, step, length)
+                                        : fold(locked, step, length);
       break;
   }
   if (job != nullptr) {
@@ -295,7 +330,7 @@ void CollectiveTask::complete(Locked& locked, Step step) {
   }
   const size_t final_bytes = slicing_.bytes_before(dag_.slices_done());
   if (slicing_.is_flat()) set_ready(locked, final_bytes);
-  if (device_outputs_) device_outputs_->finish(final_bytes);
+  residence_->finish(final_bytes);
   admit_slices(locked);
 }
 
@@ -303,19 +338,21 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   const int64_t took = plans_->clock().end(is_measured_, began_);
   if (is_measured_) entry_->record(choice_index_, slicing_.bytes(), took);
   for (const Place& place : places_) {
-    group().runtime().scratch().release(place.scratch);
+    group().runtime().scratch().release(place.own.pooled);
   }
   places_.clear();
   if (staging_) staging_.retire(locked, group());
-  if (through_host_) {
-    leave(locked);
-  } else {
+  if (!residence_->leaves()) {
     conclude(locked);
+    return;
   }
+  moving_ =
+      std::make_unique<ResidenceJob>(*residence_, run_of_residence(), Residence::Way::kOut, *this);
+  move(locked);
 }
 
 void CollectiveTask::conclude(Locked& locked) {
-  if (coder_ && (coder_->met_nonfinite() || (device_coder_ && device_coder_->met_nonfinite()))) {
+  if (coder_ && (coder_->met_nonfinite() || residence_->met_nonfinite())) {
     fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }

@@ -1,10 +1,9 @@
 // CollectiveTask: one collective in progress, a Plan run over the caller's buffers.
 //
-// The data is cut into slices (executor/collective/slicing.h), and the Plan's DAG runs once for
-// each: a bounded window of slices at a time (plan/ir/dag_window.h), each with its own scratch
-// memory. Sends and receives complete when UCX says so. What ops do to memory are jobs
-// (executor/collective/op_job.h), which run without the reactor's lock; those of a few KiB run at
-// once.
+// The data is cut into slices (executor/call/slicing.h), and the Plan's DAG runs once for each: a
+// bounded window of slices at a time (plan/ir/dag_window.h), each with its own scratch memory.
+// Sends and receives complete when UCX says so. What ops do to memory are jobs
+// (executor/call/op_job.h), which run without the reactor's lock; those of a few KiB run at once.
 //
 // Between ranks that share memory a send copies its block into this rank's arena, once for all its
 // receivers, and is complete. A receive into a scratch block moves nothing: until the slice is
@@ -17,12 +16,9 @@
 // announcement of rank 0's choice before the first call of a kind, tuning rounds of the choice, and
 // rate samples at links and processors (plan/choose/plan_cache.h).
 //
-// Tensors on a device pass through host memory, or stay there, and a device encodes and decodes
-// (executor/residence/device_coder.h). A slice begins when its input is there, and each slice that
-// is complete lets its part of the result pass to the device. A slice that waits for its input
-// waits for this rank's device alone, so no set of ranks waits for each other in a circle. If the
-// Plan comes after the call, and the device cannot run it, all elements pass at once
-// (executor/residence/whole_staging.h).
+// The call's Residence knows where the elements are, and who runs jobs on them
+// (executor/residence/residence.h). A slice begins when its input has arrived. Until then it waits
+// for this rank's device alone, so ranks never wait for each other in a circle.
 //
 // A codec that selects looks at the whole input before the first slice: one more job.
 //
@@ -44,16 +40,14 @@
 #include <utility>
 #include <vector>
 
-#include "device/output_gate.h"
-#include "executor/collective/block_coder.h"
-#include "executor/collective/collective_call.h"
-#include "executor/collective/op_job.h"
+#include "executor/call/block_coder.h"
+#include "executor/call/collective_call.h"
+#include "executor/call/op_job.h"
+#include "executor/call/slicing.h"
 #include "executor/collective/plan_call.h"
 #include "executor/collective/shared_staging.h"
-#include "executor/collective/slicing.h"
-#include "executor/residence/device_coder.h"
-#include "executor/residence/direct_device.h"
-#include "executor/residence/host_passage.h"
+#include "executor/residence/residence.h"
+#include "executor/residence/residence_job.h"
 #include "plan/ir/dag_window.h"
 #include "servers/offload_attempt.h"
 #include "servers/offloaded_call.h"
@@ -78,14 +72,8 @@ class CollectiveTask final : public Task {
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
   ~CollectiveTask() override;
 
-  /// Before it is submitted, for tensors on a device: slices begin as `inputs` arrive, and
-  /// `outputs` hears what is final. Null: the call reads, or writes, nothing on a device.
-  void set_device(std::shared_ptr<InputLatch> inputs, std::shared_ptr<OutputGate> outputs);
-  /// The same, of a call whose elements are on the device: a direct one, or a compressed one for
-  /// which the device has kernels. It begins when `inputs` is open. A compressed one takes pinned
-  /// memory for its messages, or, if its Plan is not known yet or does not run on a device, as soon
-  /// as it begins.
-  void set_device(std::shared_ptr<InputLatch> inputs, ResidentDevice device);
+  /// Before it is submitted: where its elements are. Without it: in host memory.
+  void set_residence(std::unique_ptr<Residence> residence);
 
   /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
   void set_offload(std::shared_ptr<OffloadedCall> served) { offload_ = std::move(served); }
@@ -114,6 +102,29 @@ class CollectiveTask final : public Task {
   /// Only after `done`.
   const std::string& algorithm() const { return run_by().choice_.plan->algorithm; }
 
+ private:
+  class PlanningJob;
+  class SelectionJob;
+  using Step = DagWindow::Step;
+
+  /// Whether a stage of a slice has its block yet.
+  enum class StageState : uint8_t { kNo, kOnItsWay, kYes };
+  /// The memory of a slice in progress.
+  struct Place {
+    explicit Place(std::pmr::memory_resource* memory)
+        : staged(memory), scratch_at(memory), coded_at(memory), held(memory) {}
+
+    size_t slice = 0;
+    Residence::Memory own;                    // of blocks and messages
+    std::pmr::vector<StageState> staged;      // by stage
+    std::pmr::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
+    std::pmr::vector<Region> coded_at;        // by coded block: its message
+    std::pmr::vector<std::pair<int, ShmChannel::Message>>
+        held;  // (source, message), until the slice ends
+  };
+
+  // Hooks of Task.
+
   /// Called once, when the task is submitted: here calls get their numbers.
   std::shared_ptr<Task> prerequisite(Locked& locked) override;
   bool reserve(Locked& locked) override;
@@ -123,31 +134,12 @@ class CollectiveTask final : public Task {
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
   void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
-  void published(Locked& locked) override;
+  void published(Locked& locked) override {
+    if (attempt_) attempt_->published(locked, error());
+  }
   void timed_out(Locked& locked) override;
   bool stalled(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
-
- private:
-  using Step = DagWindow::Step;
-
-  /// Whether a stage of a slice has its block yet.
-  enum class Staged : uint8_t { kNo, kOnItsWay, kYes };
-  /// The memory of a slice in progress.
-  struct Place {
-    explicit Place(std::pmr::memory_resource* memory)
-        : staged(memory), scratch_at(memory), coded_at(memory), held(memory) {}
-
-    size_t slice = 0;
-    ScratchPool::Buffer scratch;
-    std::byte* blocks = nullptr;              // own ones, of elements
-    std::byte* messages = nullptr;            // own ones
-    std::pmr::vector<Staged> staged;          // by stage
-    std::pmr::vector<std::byte*> scratch_at;  // by scratch block: where it lies now
-    std::pmr::vector<Region> coded_at;        // by coded block: its message
-    std::pmr::vector<std::pair<int, ShmChannel::Message>>
-        held;  // (source, message), until the slice ends
-  };
 
   // collective_prerequisites.cpp: what precedes a call.
 
@@ -192,6 +184,11 @@ class CollectiveTask final : public Task {
   bool has_plan();
   /// How many slices may be in progress at once.
   size_t window() const;
+  Residence::Run run_of_residence() { return {call_, choice_, slicing_, coder_.get()}; }
+  /// Gives out the job that takes the elements in or out, for its next step.
+  void move(Locked& locked);
+  /// The step that `move` has begun is complete.
+  void moved(Locked& locked);
   /// Starts slices as far as the window goes, their input is there and staging is returned.
   void admit_slices(Locked& locked);
   /// Before the first slice: the memory of all places.
@@ -205,26 +202,14 @@ class CollectiveTask final : public Task {
   /// A collective that went wrong leaves the ranks out of step: the whole group fails.
   void end_group(Locked& locked, const Error& error);
 
-  /// Rank 0's planning for rates that have changed.
-  class PlanningJob final : public Job {
-   public:
-    explicit PlanningJob(CollectiveTask& look) : rate_sample_(look) {}
-
-   private:
-    void work() override {
-      rate_sample_.plans_->propose_anew(*rate_sample_.sampled_, rate_sample_.memory());
-    }
-    CollectiveTask& rate_sample_;
-  };
-
   // collective_ops.cpp: where blocks lie, and what ops do to them.
 
   const Op& op_of(Step step) const { return choice_.plan->ops[step.op]; }
   std::byte* own_scratch(const Place& place, size_t index) const {
-    return place.blocks + index * choice_.part_bytes;
+    return place.own.blocks + index * choice_.part_bytes;
   }
   std::byte* own_coded(const Place& place, size_t index) const {
-    return place.messages + index * coder_->max_bytes();
+    return place.own.messages + index * coder_->max_bytes();
   }
   /// `length`: of the block's elements; a coded block is as long as its message.
   Region region(const Place& place, const Block& block, size_t length) const;
@@ -243,22 +228,12 @@ class CollectiveTask final : public Task {
 
   // collective_coded.cpp: ops on coded blocks, selections, balanced parts.
 
-  /// What `select` does, as a job.
-  class SelectionJob final : public Job {
-   public:
-    explicit SelectionJob(CollectiveTask& task) : task_(task) {}
-
-   private:
-    void work() override { task_.select(/*counts=*/false); }
-    CollectiveTask& task_;
-  };
-
   void prepare_coder(bool counts);
   /// Passes over the tensor as the codec wants it, and counts what is sent where parts are
   /// balanced.
   void select(bool counts);
-  /// False until what is sent is selected. Begins with that when all of the input is there.
-  bool is_selected(Locked& locked);
+  /// Gives out the job that selects what is sent.
+  void begin_selection(Locked& locked);
   /// False until the counts of all ranks are there.
   bool cut_by_counts();
   bool touches_coded(const Op& op) const;
@@ -267,29 +242,12 @@ class CollectiveTask final : public Task {
   /// Copies the rank's contribution, with its residual, to a block that is sent as it is.
   OpJob* add_residual(Step step, const Region& source, const BlockCoder::Place& at);
   /// Whether results are looked at for what is not finite.
-  bool inspects(const Op& op) const;
-  /// Of an op on coded blocks.
-  OpJob& coded_job(Step step, OpJob::Kind kind, size_t length);
+  bool inspects(const Op& op) const {
+    return coder_ && call_.coding.refuses_nonfinite && op.destination.is_part();
+  }
   /// Where the message that an op makes is to be put.
   std::byte* message_of(Step step);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
-
-  // collective_device.cpp: where the elements of a call on a device's tensors are.
-
-  class PassageJob;
-
-  bool codes_on_device() const;
-  void make_device_coder();
-  void make_direct_device();
-  std::unique_ptr<HostPassage> host_passage();
-  /// Whether the messages of this rank's contribution hold what is gathered and no more.
-  bool sends_only(const GatheredElements& gathered) const;
-  /// False until it is decided where the elements are, and they are there.
-  bool has_come_in(Locked& locked);
-  /// Has the results copied to the device, and then concludes.
-  void leave(Locked& locked);
-  /// The job is complete that one of the two has begun.
-  void passed(Locked& locked);
 
   // collective_messages.cpp: messages, and the check that ranks agree.
 
@@ -298,8 +256,6 @@ class CollectiveTask final : public Task {
   /// Over what other messages go to and from `peer`. Both ranks say the same, because all ranks
   /// know for which Fabric the choice was made: a private link that is slow now is not in it.
   Wire wire(int peer) const;
-  /// Of elements, where UCX moves them.
-  MemoryKind message_kind() const { return direct_ ? MemoryKind::kCuda : MemoryKind::kHost; }
   void send(Locked& locked, Step step, size_t length);
   /// To a rank of this host: the block is staged, or a descriptor carries it.
   void post(Locked& locked, Step step);
@@ -324,7 +280,7 @@ class CollectiveTask final : public Task {
   std::weak_ptr<const Task> call_of_prerequisite_;  // the call that this is one of
   std::shared_ptr<PlanCache::Entry> tuned_;         // if this is a tuning round
   std::shared_ptr<PlanCache::Entry> sampled_;       // if this is a rate sample
-  std::unique_ptr<PlanningJob> planning_;           // until it has run
+  std::unique_ptr<Job> planning_;                   // until it has run
   std::shared_ptr<OffloadedCall> offload_;          // null: no server attempts the call
   std::shared_ptr<OffloadAttempt> attempt_;         // if this is one
   std::shared_ptr<const ServerGroup> voted_on_;     // if this is a vote
@@ -335,26 +291,19 @@ class CollectiveTask final : public Task {
   int64_t began_ = 0;  // by the clock of the plans
   Slicing slicing_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<BlockCoder> coder_;  // of coded calls
-  std::unique_ptr<ResidentDevice>
-      resident_device_;           // null: elements are on the host from the start
-  std::unique_ptr<Job> passage_;  // until it has run
-  bool is_passing_ = false;
-  bool has_passed_ = false;                    // whether that was the last step
-  std::unique_ptr<HostPassage> through_host_;  // if elements pass through host memory
-  std::unique_ptr<DeviceCoder> device_coder_;  // of a coded call, if elements are on a device
-  std::unique_ptr<DirectDevice> direct_;       // of a direct one
-  std::unique_ptr<SelectionJob> selection_;    // until it has run
+  std::unique_ptr<BlockCoder> coder_;            // of coded calls
+  std::unique_ptr<Residence> chosen_residence_;  // null: the host
+  Residence* residence_ = &Host::of_process();
+  std::unique_ptr<ResidenceJob> moving_;  // as long as elements enter or leave
+  bool is_moving_ = false;                // that job has begun
+  std::unique_ptr<Job> selection_;        // until it has run
   bool is_selecting_ = false;
-  std::vector<uint64_t> region_begins_;  // coded: the elements of the input before each region
   std::shared_ptr<std::vector<int32_t>> counts_;  // where parts are balanced: of what is sent
   std::shared_ptr<CollectiveTask> counting_;      // adds them over all ranks
   // Of the lists below: a small call needs no other. Under the lock.
   std::array<std::byte, 4096> own_memory_;
   std::pmr::monotonic_buffer_resource memory_{own_memory_.data(), own_memory_.size()};
   SharedStaging staging_{&memory_};
-  std::shared_ptr<InputLatch> device_inputs_;
-  std::shared_ptr<OutputGate> device_outputs_;
   bool is_stalled_ = false;
   DagWindow dag_{&memory_};
   std::pmr::vector<Place> places_{&memory_};

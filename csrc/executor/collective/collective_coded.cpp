@@ -17,13 +17,19 @@ BlockCoder::Operand operand(const Block& block, const Region& source) {
 
 }  // namespace
 
+/// What `select` does, as a job.
+class CollectiveTask::SelectionJob final : public Job {
+ public:
+  explicit SelectionJob(CollectiveTask& task) : task_(task) {}
+
+ private:
+  void work() override { task_.select(/*counts=*/false); }
+  CollectiveTask& task_;
+};
+
 void CollectiveTask::prepare_coder(bool counts) {
   coder_ = std::make_unique<BlockCoder>(call_.coding, call_.dtype, slicing_.longest_part(),
                                         slicing_.bytes(), is_reduction(call_.collective));
-  region_begins_.push_back(0);
-  for (const Region& region : call_.input) {
-    region_begins_.push_back(region_begins_.back() + region.bytes / element_size(call_.dtype));
-  }
   if (choice_.plan->edges == Edges::kNone) return;
   if (counts) {
     select(counts);
@@ -32,27 +38,24 @@ void CollectiveTask::prepare_coder(bool counts) {
   }
 }
 
-bool CollectiveTask::is_selected(Locked& locked) {
-  if (!selection_) return true;
-  if (!is_selecting_ && (!device_inputs_ || device_inputs_->is_open())) {
-    is_selecting_ = true;
-    enqueue(locked, *selection_, region_begins_.back() * element_size(call_.dtype));
-  }
-  return false;
+void CollectiveTask::begin_selection(Locked& locked) {
+  is_selecting_ = true;
+  enqueue(locked, *selection_, slicing_.input_elements() * element_size(call_.dtype));
 }
 
 void CollectiveTask::select(bool counts) {
   const TimePoint began = Clock::now();
   const size_t element = element_size(call_.dtype);
-  const size_t count = region_begins_.back();
+  const std::span<const uint64_t> begins = slicing_.region_begins();
+  const size_t count = slicing_.input_elements();
   std::vector<float> chunk(kLargestRead);
   const ReadElements read = [&](size_t first, size_t wanted) -> const float* {
     float* out = chunk.data();
-    const auto after = std::ranges::upper_bound(region_begins_, first);
-    auto i = static_cast<size_t>(after - region_begins_.begin()) - 1;
+    const auto after = std::ranges::upper_bound(begins, first);
+    auto i = static_cast<size_t>(after - begins.begin()) - 1;
     for (; i < call_.input.size() && wanted > 0; ++i) {
-      const size_t skipped = first - region_begins_[i];
-      const size_t length = std::min<size_t>(wanted, region_begins_[i + 1] - first);
+      const size_t skipped = first - begins[i];
+      const size_t length = std::min<size_t>(wanted, begins[i + 1] - first);
       const std::byte* const source = call_.input[i].data + skipped * element;
       if (call_.dtype == DType::kFloat32 && call_.coding.errors.empty() && length == wanted &&
           out == chunk.data()) {
@@ -79,7 +82,7 @@ void CollectiveTask::select(bool counts) {
 
 // If the counts failed, so will this task with its group.
 bool CollectiveTask::cut_by_counts() {
-  if (!counting_ || slicing_.is_balanced()) return true;
+  if (slicing_.is_balanced()) return true;
   if (!counting_->done() || counting_->error()) return false;
   slicing_.balance(*counts_);
   return true;
@@ -101,7 +104,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   }
   if (op.destination.is_coded()) {
     if (!covers(locked, source, length)) return nullptr;
-    OpJob& job = coded_job(step, OpJob::Kind::kEncode, length);
+    OpJob& job = job_of(step, OpJob::Kind::kEncode, length);
     job.from.push_back(operand(block, source));
     job.at = at;
     job.to = message_of(step);
@@ -109,7 +112,7 @@ OpJob* CollectiveTask::copy_coded(Locked& locked, Step step, size_t length) {
   }
   const Region destination = writable(place, op.destination, length);
   if (!covers(locked, destination, length)) return nullptr;
-  OpJob& job = coded_job(step, OpJob::Kind::kDecode, length);
+  OpJob& job = job_of(step, OpJob::Kind::kDecode, length);
   job.from.push_back({.message = {source.data, source.bytes}});
   job.at = at;
   job.to = destination.data;
@@ -128,7 +131,7 @@ OpJob* CollectiveTask::add_residual(Step step, const Region& source, const Block
   }
   const bool is_staged = staging_.carries(op);
   given = is_staged ? staging_.at(step.place, op) : own_scratch(place, op.destination.index);
-  if (is_staged) place.staged[op.stage] = Staged::kOnItsWay;
+  if (is_staged) place.staged[op.stage] = StageState::kOnItsWay;
   OpJob& job = job_of(step, OpJob::Kind::kAddResidual, source.bytes);
   job.from.push_back({.elements = source.data, .message = {}});
   job.at = at;
@@ -143,7 +146,7 @@ OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
   const bool has_coded = op.destination.is_coded() ||
                          std::ranges::any_of(choice_.plan->sources_of(op), &Block::is_coded);
   if (!has_coded && at.errors == nullptr) return fold(locked, step, length);
-  OpJob& job = coded_job(step, OpJob::Kind::kFold, length);
+  OpJob& job = job_of(step, OpJob::Kind::kFold, length);
   for (const Block& block : choice_.plan->sources_of(op)) {
     const Region source = region(place, block, length);
     if (!block.is_coded() && !covers(locked, source, length)) return nullptr;
@@ -163,36 +166,25 @@ OpJob* CollectiveTask::fold_coded(Locked& locked, Step step, size_t length) {
   return &job;
 }
 
-OpJob& CollectiveTask::coded_job(Step step, OpJob::Kind kind, size_t length) {
-  OpJob& job = job_of(step, kind, length);
-  job.device = device_coder_.get();
-  return job;
-}
-
-// A device writes pinned memory only; the send stages what ranks of this host receive.
+// The send stages what ranks of this host receive, if the op does not.
 std::byte* CollectiveTask::message_of(Step step) {
   Place& place = places_[step.place];
   const Op& op = op_of(step);
-  if (!staging_.carries(op) || device_coder_) return own_coded(place, op.destination.index);
-  place.staged[op.stage] = Staged::kOnItsWay;
+  if (!staging_.carries(op) || !residence_->uses_shared_memory()) {
+    return own_coded(place, op.destination.index);
+  }
+  place.staged[op.stage] = StageState::kOnItsWay;
   return staging_.at(step.place, op);
 }
 
-bool CollectiveTask::inspects(const Op& op) const {
-  return coder_ && call_.coding.refuses_nonfinite && op.destination.is_part();
-}
-
-// Elements are counted through all inputs of a reduction, one after the other: there a part has one
-// index on all ranks. What is gathered is counted within its part.
 BlockCoder::Place CollectiveTask::coding_place(const Op& op, size_t slice) const {
   const Block& block = op.length_of;
-  const size_t first = slicing_.first_element(block, slice);
-  const size_t region = call_.collective == Collective::kReduceScatter ? block.index : 0;
-  BlockCoder::Place place{region_begins_[region] + first, nullptr, op.takes_residual};
+  BlockCoder::Place place{slicing_.first_of_all(block, slice), nullptr, op.takes_residual};
   const bool has_errors =
       call_.collective != Collective::kAllGather || block.space == Space::kInput;
   if (!call_.coding.errors.empty() && has_errors) {
-    place.errors = call_.coding.errors[region] + first;
+    place.errors =
+        call_.coding.errors[slicing_.counted_region(block)] + slicing_.first_element(block, slice);
   }
   return place;
 }

@@ -36,15 +36,15 @@ void CollectiveTask::send(Locked& locked, Step step, size_t length) {
     const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
                                          fingerprint(op), group().world_size());
     group().send(locked, *this, token_of(step), op.peer, tag, message.data, message.bytes,
-                 wire(op.peer), message_kind());
+                 wire(op.peer), residence_->message_kind());
     return;
   }
-  if (message.bytes <= ShmChannel::kInlineBytes || place.staged[op.stage] == Staged::kYes) {
+  if (message.bytes <= ShmChannel::kInlineBytes || place.staged[op.stage] == StageState::kYes) {
     post(locked, step);
-  } else if (place.staged[op.stage] == Staged::kOnItsWay) {
+  } else if (place.staged[op.stage] == StageState::kOnItsWay) {
     awaiting_stage_.push_back(step);
   } else {
-    place.staged[op.stage] = Staged::kOnItsWay;
+    place.staged[op.stage] = StageState::kOnItsWay;
     OpJob& job = job_of(step, OpJob::Kind::kCopy, message.bytes);
     job.purpose = OpJob::Purpose::kStage;
     job.from.push_back({.elements = message.data, .message = {}});
@@ -78,7 +78,7 @@ void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
                     tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
                                     group().world_size()),
                     ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
-                    wire(op.peer), message_kind());
+                    wire(op.peer), residence_->message_kind());
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
@@ -99,8 +99,7 @@ void CollectiveTask::take(Locked& locked, Step step, const ShmChannel::Message& 
     mismatch(locked, op.peer);
     return;
   }
-  // A device reads pinned memory only.
-  if (!op.destination.is_part() && message.staged != nullptr && !device_coder_) {
+  if (!op.destination.is_part() && message.staged != nullptr && residence_->uses_shared_memory()) {
     // Read where it lies. Only `writable` gives a block away to be changed, and not this memory.
     auto* const data = const_cast<std::byte*>(message.staged);
     if (op.destination.is_coded()) {

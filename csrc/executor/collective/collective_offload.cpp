@@ -7,25 +7,19 @@
 namespace q7x2 {
 
 void CollectiveTask::set_vote(Vote vote) {
-  set_device(std::move(vote.cast), std::shared_ptr<OutputGate>());
+  set_inputs(std::move(vote.cast));
   voted_on_ = std::move(vote.servers);
   call_of_prerequisite_ = std::move(vote.call);
 }
 
-void CollectiveTask::published(Locked& locked) {
-  if (attempt_) attempt_->published(locked, error());
-}
-
 bool CollectiveTask::awaits_attempt(Locked& locked) {
-  if (!voted_on_) return false;
-  if (!device_inputs_->is_open()) return true;
+  if (awaits_inputs(locked)) return true;
   if (!voted_on_->is_dropped(locked)) return false;
   finish(locked);
   return true;
 }
 
 void CollectiveTask::restore(Locked& locked) {
-  if (!offload_) return;
   restoring_ = offload_->restoring();
   if (restoring_) enqueue(locked, *restoring_, offload_->restored_bytes());
 }

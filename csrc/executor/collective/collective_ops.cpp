@@ -21,7 +21,7 @@ constexpr size_t kTiny = 4096;
 // Jobs that others need not wait for are run with the lock held. Codecs take longer for a byte.
 bool is_short(const OpJob& job, size_t bytes) {
   const bool is_dense = job.kind == OpJob::Kind::kCopy || job.kind == OpJob::Kind::kReduce;
-  return job.device == nullptr && bytes <= (is_dense ? JobQueue::kSmall : kTiny);
+  return job.worker == nullptr && bytes <= (is_dense ? JobQueue::kSmall : kTiny);
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ OpJob& CollectiveTask::job_of(Step step, OpJob::Kind kind, size_t length) {
   job.length = length;
   job.call = &call_;
   job.coder = coder_.get();
-  job.device = direct_.get();
+  job.worker = residence_->worker(kind);
   job.task = this;
   return job;
 }
@@ -96,7 +96,7 @@ OpJob* CollectiveTask::fold(Locked& locked, Step step, size_t length) {
   job.divisor = op.is_final ? call_.divisor : 1;
   if (length > ShmChannel::kInlineBytes && staging_.carries(op)) {
     job.also_to = staging_.at(step.place, op);
-    place.staged[op.stage] = Staged::kOnItsWay;
+    place.staged[op.stage] = StageState::kOnItsWay;
   }
   job.inspects = inspects(op);
   return &job;
@@ -118,26 +118,15 @@ void CollectiveTask::launch(Locked& locked, OpJob& job) {
 }
 
 void CollectiveTask::worked(Locked& locked, Job& job) {
-  if (&job == planning_.get()) {
+  for (std::unique_ptr<Job>* const before : {&planning_, &restoring_, &selection_}) {
+    if (&job != before->get()) continue;
     job.check();
-    planning_.reset();
+    before->reset();
     inputs_arrived(locked);
     return;
   }
-  if (&job == restoring_.get()) {
-    job.check();
-    restoring_.reset();
-    inputs_arrived(locked);
-    return;
-  }
-  if (&job == selection_.get()) {
-    job.check();
-    selection_.reset();
-    inputs_arrived(locked);
-    return;
-  }
-  if (&job == passage_.get()) {
-    passed(locked);
+  if (&job == moving_.get()) {
+    moved(locked);
     return;
   }
   accept(locked, static_cast<OpJob&>(job));
@@ -148,7 +137,7 @@ void CollectiveTask::worked(Locked& locked, Job& job) {
 void CollectiveTask::note_times(const OpJob& job) {
   const WorkTimes times = job.times();
   work_ += times;
-  if (times.reduce > 0 && job.device == nullptr) {
+  if (times.reduce > 0 && job.worker == nullptr) {
     plans_->reductions().add(job.addends.size(), job.length, times.reduce);
   }
 }
@@ -175,13 +164,13 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
   switch (purpose) {
     case OpJob::Purpose::kOp:
       if (op.stage != Op::kNoStage && !place.staged.empty() &&
-          place.staged[op.stage] == Staged::kOnItsWay) {
-        place.staged[op.stage] = Staged::kYes;
+          place.staged[op.stage] == StageState::kOnItsWay) {
+        place.staged[op.stage] = StageState::kYes;
       }
       complete(locked, step);
       return;
     case OpJob::Purpose::kStage: {
-      place.staged[op.stage] = Staged::kYes;
+      place.staged[op.stage] = StageState::kYes;
       post(locked, step);
       const auto is_its = [&](const Step& other) {
         return other.place == step.place && op_of(other).stage == op.stage;

@@ -16,6 +16,16 @@ constexpr size_t kPlanningBytes = size_t{16} << 20;
 
 }  // namespace
 
+/// Rank 0's planning for rates that have changed.
+class CollectiveTask::PlanningJob final : public Job {
+ public:
+  explicit PlanningJob(CollectiveTask& sample) : sample_(sample) {}
+
+ private:
+  void work() override { sample_.plans_->propose_anew(*sample_.sampled_, sample_.memory()); }
+  CollectiveTask& sample_;
+};
+
 // The call is submitted all the same, so that its group fails with it.
 std::shared_ptr<Task> CollectiveTask::prerequisite(Locked& locked) {
   if (!call_of_prerequisite_.expired()) return prerequisite_;  // it is one itself

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 
 namespace q7x2 {
 

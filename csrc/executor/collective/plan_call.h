@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 #include "plan/choose/plan_cache.h"
 
 namespace q7x2 {

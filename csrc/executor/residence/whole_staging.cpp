@@ -16,8 +16,12 @@ size_t rounded(size_t bytes) {
 
 }  // namespace
 
-WholeStaging::WholeStaging(const ResidentDevice& device, const CollectiveCall& call)
-    : device_(device) {
+WholeStaging::WholeStaging(std::shared_ptr<InputLatch> inputs, ResidentDevice device)
+    : Residence(std::move(inputs), std::move(device)) {
+  enters_ = leaves_ = true;
+}
+
+void WholeStaging::add_pieces(const CollectiveCall& call) {
   for (const Region& region : call.input) add(region.data, region.bytes, true, false);
   for (const Region& region : call.output) add(region.data, region.bytes, false, true);
   for (size_t i = 0; i < call.coding.errors.size(); ++i) {
@@ -26,13 +30,12 @@ WholeStaging::WholeStaging(const ResidentDevice& device, const CollectiveCall& c
   }
   size_t total = 0;
   for (const Piece& piece : pieces_) total += rounded(piece.bytes);
-  pinned_ = device_.to_host->pinned(total);
+  pinned_ = device_->to_host->pinned(total);
   std::byte* next = pinned_.get();
   for (Piece& piece : pieces_) {
     piece.host = next;
     next += rounded(piece.bytes);
   }
-  ++device_.traffic->staged.calls;
 }
 
 // A result that takes the place of an input is one piece. Others do not overlap.
@@ -54,37 +57,36 @@ std::byte* WholeStaging::host_of(const std::byte* data) const {
   return piece == pieces_.end() ? nullptr : piece->host;
 }
 
-std::shared_ptr<const GatheredElements> WholeStaging::redirect(CollectiveCall& call) {
+Residence::Next WholeStaging::enter(const Run& run) {
+  CollectiveCall& call = run.call;
+  add_pieces(call);
+  ++device_->traffic->staged.calls;
+  WorkStream& stream = *device_->to_host;
+  stream.with([&] {
+    for (const Piece& piece : pieces_) {
+      if (!piece.is_read) continue;
+      stream.copy(piece.host, piece.device, piece.bytes, WorkStream::Way::kToHost);
+      device_->traffic->staged.to_host += piece.bytes;
+    }
+  });
   for (Region& region : call.input) region.data = host_of(region.data);
   for (Region& region : call.output) region.data = host_of(region.data);
   for (float*& errors : call.coding.errors) {
     errors = reinterpret_cast<float*>(host_of(reinterpret_cast<std::byte*>(errors)));
   }
-  return nullptr;
+  return Next::kStream;
 }
 
-bool WholeStaging::read() {
-  if (std::exchange(is_read_, true)) return false;
-  device_.to_host->with([&] {
-    for (const Piece& piece : pieces_) {
-      if (!piece.is_read) continue;
-      device_.to_host->copy(piece.host, piece.device, piece.bytes, WorkStream::Way::kToHost);
-      device_.traffic->staged.to_host += piece.bytes;
-    }
-  });
-  return true;
-}
-
-bool WholeStaging::write() {
-  if (std::exchange(is_written_, true)) return false;
-  device_.to_device->with([&] {
+Residence::Next WholeStaging::leave(const Run&) {
+  WorkStream& stream = *device_->to_device;
+  stream.with([&] {
     for (const Piece& piece : pieces_) {
       if (!piece.is_written) continue;
-      device_.to_device->copy(piece.device, piece.host, piece.bytes, WorkStream::Way::kToDevice);
-      device_.traffic->staged.to_device += piece.bytes;
+      stream.copy(piece.device, piece.host, piece.bytes, WorkStream::Way::kToDevice);
+      device_->traffic->staged.to_device += piece.bytes;
     }
   });
-  return true;
+  return Next::kStream;
 }
 
 }  // namespace q7x2

@@ -1,32 +1,31 @@
-// WholeStaging: the way through host memory of a compressed call whose tensors stayed on a device,
-// until it turned out that it cannot run there.
+// WholeStaging: the elements are on a device, and all of them pass through pinned host memory
+// before and after the call. Nothing overlaps.
 //
-//   all inputs, residuals -> pinned memory;   the call runs there;   all results, residuals ->
-//   device
+//   all inputs and residuals -> pinned memory
+//   the call runs there
+//   all results and residuals -> device
 //
-// A rank's first call of a kind comes to this if it hears of a Plan that the device cannot run; and
-// calls with a selection, if a message needs more than what was selected. Nothing overlaps here.
-// Where that is known before the call, tensors pass strip by strip (device/strips.h).
+// Other residences degrade to it: in a rank's first call of a kind, if the device cannot run the
+// Plan that it hears of, and in calls with a selection, if a message needs more than what was
+// selected. If that is known before the call, tensors pass strip by strip
+// (executor/residence/staged.h).
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <vector>
 
-#include "executor/collective/collective_call.h"
-#include "executor/residence/device_coder.h"
-#include "executor/residence/host_passage.h"
+#include "executor/residence/residence.h"
 
 namespace q7x2 {
 
-class WholeStaging final : public HostPassage {
+class WholeStaging final : public Residence {
  public:
-  /// Takes pinned memory for the regions of `call`, which are on the device, and for its errors.
-  WholeStaging(const ResidentDevice& device, const CollectiveCall& call);
+  WholeStaging(std::shared_ptr<InputLatch> inputs, ResidentDevice device);
 
-  bool read() override;
-  std::shared_ptr<const GatheredElements> redirect(CollectiveCall& call) override;
-  bool write() override;
+  /// From now on the call's regions and errors are in pinned memory.
+  Next enter(const Run& run) override;
+  Next leave(const Run& run) override;
 
  private:
   struct Piece {
@@ -37,13 +36,11 @@ class WholeStaging final : public HostPassage {
     bool is_written;
   };
 
+  void add_pieces(const CollectiveCall& call);
   void add(std::byte* data, size_t bytes, bool is_read, bool is_written);
   std::byte* host_of(const std::byte* data) const;
 
-  const ResidentDevice device_;
   std::vector<Piece> pieces_;
-  bool is_read_ = false;
-  bool is_written_ = false;
   std::shared_ptr<std::byte> pinned_;
 };
 

@@ -128,6 +128,44 @@ def test_gathers_in_place(device_pool, shared: str) -> None:
     stand_in.run(device_pool(3, with_driver=True), _in_place, shared, device_path="auto")
 
 
+def _premultiplied() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    before = _calls("direct")
+    op = dist._make_nccl_premul_sum(0.5)
+    whole = torch.arange(world * 1000.0) + rank
+    x = whole.to("fake")
+    part = torch.empty(1000, device="fake")
+    dist.reduce_scatter_tensor(part, x, op)
+    assert_bits(x.cpu(), whole, "the input")
+    dist.all_reduce(x, op)
+    expected = (world * torch.arange(world * 1000.0) + sum(range(world))) * 0.5
+    assert_bits(x.cpu(), expected, "all_reduce")
+    assert_bits(part.cpu(), expected[rank * 1000 : (rank + 1) * 1000], "reduce_scatter")
+    assert _calls("direct") - before == 2
+
+
+def test_premultiplied_sums_are_direct(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2, with_driver=True), _premultiplied, shared, device_path="auto")
+
+
+def _several_types() -> None:
+    """One call of several types. A device adds up no integers, so nothing of it is direct."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    floats = (torch.arange(world * 100.0) + rank).to("fake")
+    integers = (torch.arange(world * 100) + rank).to("fake")
+    outputs = [torch.empty(100, device="fake"), torch.empty(100, dtype=torch.int64, device="fake")]
+    with dist._coalescing_manager(device=torch.device("fake")):
+        dist.reduce_scatter_tensor(outputs[0], floats)
+        dist.reduce_scatter_tensor(outputs[1], integers)
+    expected = world * torch.arange(rank * 100, (rank + 1) * 100) + world * (world - 1) // 2
+    assert_bits(outputs[0].cpu(), expected.float(), "floats")
+    assert_bits(outputs[1].cpu(), expected, "integers")
+
+
+def test_several_types_in_one_call(device_pool, shared: str) -> None:
+    stand_in.run(device_pool(2, with_driver=True), _several_types, shared, device_path="auto")
+
+
 def _until_it_fails(x: torch.Tensor) -> str:
     """Add up again and again. The text of the error."""
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "executor/collective/block_coder.h"
-#include "executor/collective/collective_call.h"
+#include "executor/call/block_coder.h"
+#include "executor/call/collective_call.h"
 #include "ledger/work_times.h"
 #include "plan/ir/dag_window.h"
 #include "transport/run/job.h"
@@ -32,6 +32,8 @@ class OpJob final : public Job {
     kFoldToMessage,  ///< elements and messages to a message
     kInspect,        ///< looks for what is not finite
   };
+  /// Whether jobs of that kind read or make messages of a codec.
+  static bool is_coded(Kind kind) { return kind >= Kind::kEncode && kind <= Kind::kFoldToMessage; }
   /// What the job is part of.
   enum class Purpose : uint8_t {
     kOp,       ///< it is the op
@@ -56,8 +58,8 @@ class OpJob final : public Job {
   int divisor = 1;
   const CollectiveCall* call = nullptr;
   BlockCoder* coder = nullptr;
-  DeviceWorker* device = nullptr;  ///< does the work; null: elements are on the host
-  Task* task = nullptr;            ///< `device`: whose job it is
+  DeviceWorker* worker = nullptr;  ///< does the work; null: elements are on the host
+  Task* task = nullptr;            ///< `worker`: whose job it is
   BlockCoder::Place at;            ///< coded kinds
   bool inspects = false;           ///< looks at the elements that it has written
   /// kTake: the message, which is released afterwards.

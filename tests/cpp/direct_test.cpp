@@ -1,5 +1,5 @@
 // What a device does for direct calls: the bits of the CPU, for any number of contributions.
-#include "executor/residence/direct_device.h"
+#include "executor/residence/direct.h"
 
 #include <cstring>
 #include <random>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/collective/op_job.h"
+#include "executor/call/op_job.h"
 #include "kernels/cpu/reduce.h"
 #include "plan/choose/planner.h"
 #include "planning.h"
@@ -16,20 +16,6 @@
 
 namespace q7x2::test {
 namespace {
-
-ResidentDevice thread_device() {
-  return {std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(), &kThreadKernels};
-}
-
-/// Until the stream has come by.
-void await(const WorkStream& stream) {
-  std::atomic<bool> is_there = false;
-  enqueue(stream.handle(), [&] {
-    is_there = true;
-    is_there.notify_all();
-  });
-  is_there.wait(false);
-}
 
 std::vector<std::vector<std::byte>> contributions(size_t number, size_t count, DType dtype) {
   std::mt19937 random(1);
@@ -44,9 +30,9 @@ std::vector<std::vector<std::byte>> contributions(size_t number, size_t count, D
   return all;
 }
 
-class DirectDeviceSums : public testing::TestWithParam<DType> {};
+class DirectSums : public testing::TestWithParam<DType> {};
 
-TEST_P(DirectDeviceSums, HaveTheBitsOfTheCpu) {
+TEST_P(DirectSums, HaveTheBitsOfTheCpu) {
   const DType dtype = GetParam();
   constexpr size_t kCount = 1001;
   for (const size_t number :
@@ -72,17 +58,17 @@ TEST_P(DirectDeviceSums, HaveTheBitsOfTheCpu) {
     reduce(expected.data(), addends, kCount, dtype, ReduceKind::kSum, job.divisor);
 
     const ResidentDevice device = thread_device();
-    DirectDevice direct(device, dtype, 0);
-    direct.enqueue(job, kCount);
+    Direct direct(nullptr, device);
+    direct.worker(job.kind)->enqueue(job, kCount);
     await(*device.to_device);
     EXPECT_EQ(sum, expected);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, DirectDeviceSums,
+INSTANTIATE_TEST_SUITE_P(, DirectSums,
                          testing::Values(DType::kFloat32, DType::kFloat16, DType::kBFloat16));
 
-TEST(DirectDevice, AddsWhatKernelsWiden) {
+TEST(Direct, AddsWhatKernelsWiden) {
   EXPECT_TRUE(adds_directly(DType::kFloat32, ReduceKind::kSum));
   EXPECT_TRUE(adds_directly(DType::kBFloat16, ReduceKind::kSum));
   EXPECT_FALSE(adds_directly(DType::kBFloat16, ReduceKind::kMax));
@@ -90,7 +76,7 @@ TEST(DirectDevice, AddsWhatKernelsWiden) {
 }
 
 // With slow devices it takes longer, with fast ones it does not: other calls stay as they are.
-TEST(DirectDevice, IsPlannedByTheFiguresOfDevices) {
+TEST(Direct, IsPlannedByTheFiguresOfDevices) {
   Fabric fabric = *one_host(4);
   CallShape shape{Collective::kAllReduce, 16 * kMiB};
   const auto seconds = [&](double rate, bool is_direct) {
@@ -102,7 +88,7 @@ TEST(DirectDevice, IsPlannedByTheFiguresOfDevices) {
   EXPECT_EQ(seconds(1e9, false), seconds(50e9, false));
 }
 
-TEST(DirectDevice, ShapesWithAndWithoutAreOfDifferentKinds) {
+TEST(Direct, ShapesWithAndWithoutAreOfDifferentKinds) {
   CallShape shape{Collective::kBroadcast, 4096, 0};
   const CallKey staged = key_of(shape);
   shape.is_direct = true;

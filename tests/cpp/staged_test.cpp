@@ -1,5 +1,7 @@
 // A collective on tensors of a device: it begins with the slices that have arrived, and lets those
 // that are complete pass on, before the last one has come.
+#include "executor/residence/staged.h"
+
 #include <array>
 #include <atomic>
 #include <memory>
@@ -63,7 +65,7 @@ std::shared_ptr<CollectiveTask> begin(Comm& comm, const Buffer<float>& data, con
     call.coding.edges = EdgeWish::kAll;
   }
   const auto task = comm.make(std::move(call), data);
-  task->set_device(latch, device.gate);
+  task->set_residence(std::make_unique<q7x2::Staged>(latch, device.gate));
   comm.group().runtime().submit(task, /*caller_waits=*/false);
   return task;
 }
@@ -76,7 +78,7 @@ void wait_for_strip(Comm& comm, const CollectiveTask& task, const Device& device
   }
 }
 
-TEST(DevicePassage, SlicesBeginAsTheirInputArrives) {
+TEST(Staged, SlicesBeginAsTheirInputArrives) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     Device device;
@@ -100,7 +102,7 @@ TEST(DevicePassage, SlicesBeginAsTheirInputArrives) {
 }
 
 // Nothing is sent of what a codec selects before all of the input is there.
-TEST(DevicePassage, SelectionsWaitForTheWholeInput) {
+TEST(Staged, SelectionsWaitForTheWholeInput) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     Device device;

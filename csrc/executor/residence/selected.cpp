@@ -1,4 +1,4 @@
-#include "executor/residence/sparse_staging.h"
+#include "executor/residence/selected.h"
 
 #include <algorithm>
 #include <bit>
@@ -75,6 +75,24 @@ bool is_input(const Block& block) {
   return block.space == Space::kInput;
 }
 
+/// Whether the messages of this rank's contribution hold what is gathered and no more.
+bool sends_only(const Residence::Run& run, const GatheredElements& gathered) {
+  const Plan& plan = *run.choice.plan;
+  for (const Op& op : plan.ops) {
+    if (std::ranges::none_of(plan.sources_of(op), is_input)) continue;
+    for (size_t slice = 0; slice < run.slicing.num_slices(); ++slice) {
+      const Block& block = op.length_of;
+      const size_t count = run.slicing.part(block, slice).bytes / element_size(run.call.dtype);
+      const size_t first = run.slicing.first_of_all(block, slice);
+      if (count > 0 && !run.call.coding.codec->sends_gathered_only(gathered, first, count,
+                                                                   run.slicing.input_elements())) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool has_selection_for(const Codec& codec, DType dtype) {
@@ -105,117 +123,116 @@ bool selects_on_device(const Plan& plan, const Codec& codec, DType dtype) {
   });
 }
 
-bool SparseStaging::takes(const CollectiveCall& call) {
-  const size_t bytes = joined(call.input).bytes;
-  return bytes > 0 && joined(call.output).bytes > 0 &&
-         bytes / element_size(call.dtype) <= ~uint32_t{0};
+Selected::Selected(std::shared_ptr<InputLatch> inputs, ResidentDevice device)
+    : Residence(std::move(inputs), std::move(device)) {
+  enters_ = leaves_ = true;
+  selects_ = true;
 }
 
-SparseStaging::SparseStaging(ResidentDevice device, const CollectiveCall& call, Fits fits)
-    : device_(std::move(device)),
-      call_(call),
-      input_(joined(call.input)),
-      output_(joined(call.output)),
-      fits_(std::move(fits)) {}
-
-float* SparseStaging::errors() const {
-  return call_.coding.errors.empty() ? nullptr : call_.coding.errors[0];
+bool Selected::find_regions(const CollectiveCall& call) {
+  input_ = joined(call.input);
+  output_ = joined(call.output);
+  errors_ = call.coding.errors.empty() ? nullptr : call.coding.errors[0];
+  return input_.bytes > 0 && output_.bytes > 0 &&
+         input_.bytes / element_size(call.dtype) <= ~uint32_t{0};
 }
 
-bool SparseStaging::read() {
-  if (dense_) return dense_->read();
+Residence::Next Selected::enter(const Run& run) {
+  const CollectiveCall& call = run.call;
   switch (std::exchange(step_, step_ == Step::kMark ? Step::kTake : Step::kTaken)) {
     case Step::kMark:
-      mark();
-      return true;
+      if (!selects_on_device(*run.choice.plan, *call.coding.codec, call.dtype) ||
+          !find_regions(call)) {
+        return Next::kDegrade;
+      }
+      mark(run);
+      return Next::kStep;
     case Step::kTake:
-      if (take()) return true;
-      dense_ = std::make_unique<WholeStaging>(device_, call_);
-      return dense_->read();
+      return take(run) ? Next::kStep : Next::kDegrade;
     default:
-      return false;
+      redirect(run);
+      return Next::kNothing;
   }
 }
 
-void SparseStaging::mark() {
-  WorkStream& stream = *device_.to_host;
-  const size_t passes = kMaskAt + mask_bytes(count());
+void Selected::mark(const Run& run) {
+  const CollectiveCall& call = run.call;
+  const size_t count = this->count(run);
+  WorkStream& stream = *device_->to_host;
+  const size_t passes = kMaskAt + mask_bytes(count);
   mask_ = stream.pinned(passes);
   stream.with([&] {
-    const size_t tiles = mark_tiles(count()) * sizeof(uint32_t);
-    const size_t floats = call_.dtype == DType::kFloat32 ? 0 : count();
+    const size_t tiles = mark_tiles(count) * sizeof(uint32_t);
+    const size_t floats = call.dtype == DType::kFloat32 ? 0 : count;
     marked_.memory =
         stream.scratch(DevicePieces::rounded(passes) + DevicePieces::rounded(tiles) +
-                       DevicePieces::rounded(floats * sizeof(float)) + mark_scratch_bytes(count()));
+                       DevicePieces::rounded(floats * sizeof(float)) + mark_scratch_bytes(count));
     DevicePieces pieces(marked_.memory.get());
     std::byte* const head = pieces.take(passes);
     marked_.counts = reinterpret_cast<MarkCounts*>(head);
-    marked_.marks = {count(), reinterpret_cast<uint64_t*>(head + kMaskAt),
+    marked_.marks = {count, reinterpret_cast<uint64_t*>(head + kMaskAt),
                      reinterpret_cast<uint32_t*>(pieces.take(tiles))};
-    marked_.values = DeviceElements(*device_.kernels, call_.dtype)
-                         .read(input_.data, count(), stream.handle(), pieces.take_floats(floats));
-    device_.kernels->mark(
-        call_.coding.codec->spec(), {marked_.values, errors(), count(), call_.coding.keys.shared},
-        marked_.marks, marked_.counts, pieces.take(mark_scratch_bytes(count())), stream.handle());
+    marked_.values = DeviceElements(*device_->kernels, call.dtype)
+                         .read(input_.data, count, stream.handle(), pieces.take_floats(floats));
+    device_->kernels->mark(call.coding.codec->spec(),
+                           {marked_.values, errors_, count, call.coding.keys.shared}, marked_.marks,
+                           marked_.counts, pieces.take(mark_scratch_bytes(count)), stream.handle());
     stream.copy(mask_.get(), marked_.memory.get(), passes, WorkStream::Way::kToHost);
   });
-  device_.traffic->coded.to_host += passes;
+  device_->traffic->coded.to_host += passes;
 }
 
-bool SparseStaging::take() {
+bool Selected::take(const Run& run) {
   const auto counts = *reinterpret_cast<const MarkCounts*>(mask_.get());
   gathered_ = std::make_shared<GatheredElements>(
-      count(), reinterpret_cast<const uint64_t*>(mask_.get() + kMaskAt));
-  if (counts.extreme > 0 || !fits_(*gathered_)) {
+      count(run), reinterpret_cast<const uint64_t*>(mask_.get() + kMaskAt));
+  if (counts.extreme > 0 || !sends_only(run, *gathered_)) {
     gathered_ = nullptr;
     marked_ = {};
     return false;
   }
-  ++device_.traffic->coded.calls;
-  WorkStream& stream = *device_.to_host;
+  ++device_->traffic->coded.calls;
+  WorkStream& stream = *device_->to_host;
   const size_t bytes = gathered_->size() * sizeof(float);
   taken_ = stream.pinned(std::max<size_t>(bytes, 1));
   stream.with([&] {
     const std::shared_ptr<std::byte> taken = stream.scratch(std::max<size_t>(bytes, 1));
-    device_.kernels->take(marked_.marks, marked_.values, errors(),
-                          reinterpret_cast<float*>(taken.get()), stream.handle());
+    device_->kernels->take(marked_.marks, marked_.values, errors_,
+                           reinterpret_cast<float*>(taken.get()), stream.handle());
     if (bytes > 0) stream.copy(taken_.get(), taken.get(), bytes, WorkStream::Way::kToHost);
     marked_ = {};
   });
-  device_.traffic->coded.to_host += bytes;
+  device_->traffic->coded.to_host += bytes;
   return true;
 }
 
-std::shared_ptr<const GatheredElements> SparseStaging::redirect(CollectiveCall& call) {
-  if (dense_) return dense_->redirect(call);
+void Selected::redirect(const Run& run) {
   gathered_->take(reinterpret_cast<const float*>(taken_.get()));
+  run.coder->take({.gathered = gathered_});
+  CollectiveCall& call = run.call;
   results_ = Recycled<std::byte>(output_.bytes);
   for (Region& region : call.output) region.data = results_.data() + (region.data - output_.data);
   if (is_exact(call.coding.codec->spec())) {
     call.coding.errors.clear();
   } else if (!call.coding.errors.empty()) {
-    lost_ = Recycled<float>(count());
+    lost_ = Recycled<float>(count(run));
     std::ranges::fill(lost_, 0.0F);
-    for (float*& errors : call.coding.errors) errors = lost_.data() + (errors - this->errors());
+    for (float*& errors : call.coding.errors) errors = lost_.data() + (errors - errors_);
   }
-  return gathered_;
 }
 
-bool SparseStaging::write() {
-  if (dense_) return dense_->write();
-  if (std::exchange(is_written_, true)) return false;
-  put(results_.data(), call_.dtype, output_.bytes / element_size(call_.dtype), output_.data,
-      /*adds=*/false);
+Residence::Next Selected::leave(const Run& run) {
+  const DType dtype = run.call.dtype;
+  put(results_.data(), dtype, output_.bytes / element_size(dtype), output_.data, /*adds=*/false);
   if (lost_.size() > 0) {
-    put(reinterpret_cast<const std::byte*>(lost_.data()), DType::kFloat32, count(),
-        reinterpret_cast<std::byte*>(errors()), /*adds=*/true);
+    put(reinterpret_cast<const std::byte*>(lost_.data()), DType::kFloat32, count(run),
+        reinterpret_cast<std::byte*>(errors_), /*adds=*/true);
   }
-  return true;
+  return Next::kStream;
 }
 
-void SparseStaging::put(const std::byte* numbers, DType dtype, size_t count, std::byte* to,
-                        bool adds) {
-  WorkStream& stream = *device_.to_device;
+void Selected::put(const std::byte* numbers, DType dtype, size_t count, std::byte* to, bool adds) {
+  WorkStream& stream = *device_->to_device;
   Tiles tiles(numbers, dtype, count);
   Recycled<uint64_t> mask(mask_words(count));
   std::vector<uint32_t> before;
@@ -237,7 +254,7 @@ void SparseStaging::put(const std::byte* numbers, DType dtype, size_t count, std
     std::byte* const pinned = written_.emplace_back(stream.pinned(whole)).get();
     std::memcpy(pinned, numbers, whole);
     stream.with([&] { stream.copy(to, pinned, whole, WorkStream::Way::kToDevice); });
-    device_.traffic->coded.to_device += whole;
+    device_->traffic->coded.to_device += whole;
     return;
   }
   // `compact` may write behind what it gives.
@@ -250,7 +267,7 @@ void SparseStaging::put(const std::byte* numbers, DType dtype, size_t count, std
         tiles[tile], mask.data() + tile * (kMarkTile / kWord), tiles.length(tile),
         reinterpret_cast<float*>(pinned + numbers_at) + before[tile]);
   }
-  const DeviceElements elements(*device_.kernels, dtype);
+  const DeviceElements elements(*device_->kernels, dtype);
   const bool is_wide = elements.is_wide();
   stream.with([&] {
     const size_t floats_at = DevicePieces::rounded(bytes);
@@ -260,11 +277,11 @@ void SparseStaging::put(const std::byte* numbers, DType dtype, size_t count, std
     const Marks marks = {count, reinterpret_cast<uint64_t*>(there.get()),
                          reinterpret_cast<uint32_t*>(there.get() + ranks_at)};
     auto* const out = reinterpret_cast<float*>(is_wide ? to : there.get() + floats_at);
-    device_.kernels->put(marks, reinterpret_cast<const float*>(there.get() + numbers_at), out, adds,
-                         stream.handle());
+    device_->kernels->put(marks, reinterpret_cast<const float*>(there.get() + numbers_at), out,
+                          adds, stream.handle());
     if (!is_wide) elements.write(out, count, to, stream.handle());
   });
-  device_.traffic->coded.to_device += bytes;
+  device_->traffic->coded.to_device += bytes;
 }
 
 }  // namespace q7x2

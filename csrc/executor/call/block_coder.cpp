@@ -1,4 +1,4 @@
-#include "executor/collective/block_coder.h"
+#include "executor/call/block_coder.h"
 
 #include <algorithm>
 #include <array>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "executor/collective/block_coder.h"
+#include "executor/call/block_coder.h"
 #include "plan/ir/plan.h"
 
 namespace q7x2 {

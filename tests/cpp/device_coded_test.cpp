@@ -1,6 +1,6 @@
 // Compressed collectives whose elements are on a device, here a thread that does what is enqueued
 // later: the bits of the CPU's codecs, and only messages are copied.
-#include "executor/residence/device_coder.h"
+#include "executor/residence/device_coded.h"
 
 #include <limits>
 #include <memory>
@@ -51,18 +51,18 @@ void expect_bits_of_the_cpu(DType dtype, const std::vector<std::string>& codecs)
   });
 }
 
-TEST(DeviceCoder, HasTheBitsOfTheCpu) {
+TEST(DeviceCoded, HasTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(DType::kFloat32, {"int4", "bf16", "hadamard+int8", "sign"});
 }
 
-TEST(DeviceCoder, HasTheBitsOfTheCpuForShortFloats) {
+TEST(DeviceCoded, HasTheBitsOfTheCpuForShortFloats) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     expect_bits_of_the_cpu(dtype, {"int4", "sign"});
   }
 }
 
 // Ranks other than 0 know the Plan only when the call has begun.
-TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
+TEST(DeviceCoded, FirstCallsHaveTheBitsOfTheCpu) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());
     for (const EdgeWish edges : {EdgeWish::kAll, EdgeWish::kHost}) {
@@ -96,7 +96,7 @@ TEST(DeviceCoder, FirstCallsHaveTheBitsOfTheCpu) {
   });
 }
 
-TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
+TEST(DeviceCoded, SaysThatAResultIsNotFinite) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     const ResidentDevice device{std::make_shared<ThreadStream>(), std::make_shared<ThreadStream>(),
@@ -120,7 +120,7 @@ TEST(DeviceCoder, SaysThatAResultIsNotFinite) {
   });
 }
 
-TEST(DeviceCoder, TakesPlansThatSendMessagesOnly) {
+TEST(DeviceCoded, TakesPlansThatSendMessagesOnly) {
   const auto codec = Codec::make("int4");
   Plan plan;
   plan.num_coded = 1;

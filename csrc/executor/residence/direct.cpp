@@ -1,10 +1,10 @@
-#include "executor/residence/direct_device.h"
+#include "executor/residence/direct.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "executor/collective/job_completion.h"
-#include "executor/collective/op_job.h"
+#include "executor/call/job_completion.h"
+#include "executor/call/op_job.h"
 #include "executor/residence/device_elements.h"
 
 namespace q7x2 {
@@ -13,16 +13,26 @@ bool adds_directly(DType dtype, ReduceKind kind) {
   return is_of_devices(dtype) && kind == ReduceKind::kSum;
 }
 
-DirectDevice::DirectDevice(ResidentDevice device, DType dtype, size_t scratch_bytes)
-    : device_(std::move(device)), dtype_(dtype) {
-  if (scratch_bytes > 0) {
-    device_.to_device->with([&] { scratch_ = device_.to_device->scratch(scratch_bytes); });
-  }
-  ++device_.traffic->direct.calls;
+Direct::Direct(std::shared_ptr<InputLatch> inputs, ResidentDevice device)
+    : Residence(std::move(inputs), std::move(device)) {
+  message_kind_ = MemoryKind::kCuda;
+  enters_ = true;
+  block_worker_ = this;
 }
 
-size_t DirectDevice::enqueue(const OpJob& job, size_t count) {
-  WorkStream& stream = *device_.to_device;
+Residence::Memory Direct::memory(const Run& run, size_t place, ScratchPool&) const {
+  return {.blocks = scratch_.get() + place * run.block_bytes()};
+}
+
+Residence::Next Direct::enter(const Run& run) {
+  const size_t bytes = static_cast<size_t>(run.choice.window) * run.block_bytes();
+  if (bytes > 0) stream(Way::kIn).with([&] { scratch_ = stream(Way::kIn).scratch(bytes); });
+  ++device_->traffic->direct.calls;
+  return Next::kStream;
+}
+
+size_t Direct::enqueue(const OpJob& job, size_t count) {
+  WorkStream& stream = *device_->to_device;
   stream.with([&] {
     if (job.kind == OpJob::Kind::kCopy) {
       stream.copy(job.to, job.from[0].elements, job.length, WorkStream::Way::kOnDevice);
@@ -35,8 +45,8 @@ size_t DirectDevice::enqueue(const OpJob& job, size_t count) {
 
 // More contributions than a kernel takes are added in several passes. Each begins with the sum so
 // far.
-void DirectDevice::add_up(const OpJob& job, size_t count, WorkStream& stream) const {
-  const DeviceElements elements(*device_.kernels, dtype_);
+void Direct::add_up(const OpJob& job, size_t count, WorkStream& stream) const {
+  const DeviceElements elements(*device_->kernels, job.call->dtype);
   const bool is_one_pass = job.addends.size() <= kMostFolded;
   const bool needs_sum = !elements.is_wide() || !is_one_pass;
   const size_t piece = DevicePieces::rounded(count * sizeof(float));
@@ -58,13 +68,13 @@ void DirectDevice::add_up(const OpJob& job, size_t count, WorkStream& stream) co
     if (next == job.addends.size()) fold.divisor = static_cast<float>(job.divisor);
     float* const to =
         next == job.addends.size() && elements.is_wide() ? reinterpret_cast<float*>(job.to) : sum;
-    device_.kernels->fold({}, fold, {.count = count}, {.values = to}, stream.handle());
+    device_->kernels->fold({}, fold, {.count = count}, {.values = to}, stream.handle());
   }
   if (!elements.is_wide()) elements.write(sum, count, job.to, stream.handle());
 }
 
-void DirectDevice::complete_later(OpJob& job, const std::shared_ptr<Task>& task) {
-  complete_after(*device_.to_device, job, task);
+void Direct::complete_later(OpJob& job, const std::shared_ptr<Task>& task) {
+  complete_after(*device_->to_device, job, task);
 }
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-#include "executor/collective/slicing.h"
+#include "executor/call/slicing.h"
 
 #include <algorithm>
 #include <bit>
@@ -27,6 +27,11 @@ Slicing::Slicing(const CollectiveCall& call, const Choice& choice)
       bytes_(call.bytes()),
       num_slices_((bytes_ + choice.slice_bytes - 1) / choice.slice_bytes) {
   if (call.uneven) num_slices_ = std::max<size_t>(num_slices_, 1);
+  if (!call.coding) return;
+  region_begins_.push_back(0);
+  for (const Region& region : call.input) {
+    region_begins_.push_back(region_begins_.back() + region.bytes / element_size(call.dtype));
+  }
 }
 
 void Slicing::balance(std::span<const int32_t> counts) {

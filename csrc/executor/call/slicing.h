@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/collective/collective_call.h"
+#include "executor/call/collective_call.h"
 #include "plan/choose/planner.h"
 #include "plan/ir/owner_ranges.h"
 
@@ -39,8 +39,21 @@ class Slicing {
   }
   /// The part's place in a slice.
   Region part(const Block& block, size_t slice) const;
+  /// Coded calls: number of input elements before each region. The last entry counts all of them.
+  std::span<const uint64_t> region_begins() const { return region_begins_; }
+  uint64_t input_elements() const { return region_begins_.back(); }
+  /// Coded calls: the input region from whose first element the elements of a part are counted. A
+  /// reduction counts them through all inputs, so that a part has the same index on all ranks. A
+  /// gather counts them within the part.
+  size_t counted_region(const Block& block) const {
+    return call_->collective == Collective::kReduceScatter ? block.index : 0;
+  }
   /// The index of a part's first element in its region.
   size_t first_element(const Block& block, size_t slice) const;
+  /// Coded calls: the index of a part's first element as the codec counts it.
+  uint64_t first_of_all(const Block& block, size_t slice) const {
+    return region_begins_[counted_region(block)] + first_element(block, slice);
+  }
   /// The bytes of each region that lie before a slice, or before the end if there is no such slice.
   size_t bytes_before(size_t slice) const;
   bool is_flat() const { return is_flat_; }
@@ -56,6 +69,7 @@ class Slicing {
   size_t bytes_ = 0;
   size_t num_slices_ = 0;
   std::optional<OwnerRanges> ranges_;
+  std::vector<uint64_t> region_begins_;
 };
 
 }  // namespace q7x2

@@ -1,6 +1,6 @@
 // Compressed collectives with a selection whose elements are on a device, here a thread: the bits
 // of calls on the host, and only what is selected is copied.
-#include "executor/residence/sparse_staging.h"
+#include "executor/residence/selected.h"
 
 #include <algorithm>
 #include <limits>
@@ -62,20 +62,20 @@ void expect_bits_of_the_host(DType dtype, const std::vector<std::string>& codecs
   });
 }
 
-TEST(SparseStaging, HasTheBitsOfTheHost) {
+TEST(Selected, HasTheBitsOfTheHost) {
   expect_bits_of_the_host(
       DType::kFloat32,
       {"topk:0.01", "topk:0.01:reselect", "topk:0.05+int8", "sampled:0.02+fp16", "threshold:2",
        "randomk:0.1", "randomk:0.1+int4", "nm:1:32", "nm:2:4", "topk:0.01+lossless"});
 }
 
-TEST(SparseStaging, HasTheBitsOfTheHostForShortFloats) {
+TEST(Selected, HasTheBitsOfTheHostForShortFloats) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     expect_bits_of_the_host(dtype, {"topk:0.01", "topk:0.05+int8"});
   }
 }
 
-TEST(SparseStaging, CopiesWhatIsSelected) {
+TEST(Selected, CopiesWhatIsSelected) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     constexpr size_t kCount = 300'000;
@@ -93,7 +93,7 @@ TEST(SparseStaging, CopiesWhatIsSelected) {
 }
 
 // Then a message of all elements is no longer, and numbers so large leave no error.
-TEST(SparseStaging, CopiesAllWhereMessagesNeedThem) {
+TEST(Selected, CopiesAllWhereMessagesNeedThem) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
     constexpr size_t kCount = 300'000;
@@ -118,7 +118,7 @@ TEST(SparseStaging, CopiesAllWhereMessagesNeedThem) {
   });
 }
 
-TEST(SparseStaging, TakesPlansThatSendOnlyWhatIsEncoded) {
+TEST(Selected, TakesPlansThatSendOnlyWhatIsEncoded) {
   const auto codec = Codec::make("topk:0.01");
   Plan plan;
   plan.num_coded = 1;

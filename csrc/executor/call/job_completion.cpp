@@ -1,4 +1,4 @@
-#include "executor/collective/job_completion.h"
+#include "executor/call/job_completion.h"
 
 #include <utility>
 

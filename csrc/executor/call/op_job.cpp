@@ -1,8 +1,8 @@
-#include "executor/collective/op_job.h"
+#include "executor/call/op_job.h"
 
 #include <algorithm>
 
-#include "executor/residence/device_worker.h"
+#include "executor/call/device_worker.h"
 #include "kernels/cpu/copy.h"
 #include "kernels/cpu/reduce.h"
 #include "transport/run/task.h"
@@ -48,15 +48,15 @@ void OpJob::work() {
 
 // What a device refuses is known when what it has begun is done: nothing touches the memory then.
 bool OpJob::begin() {
-  if (device == nullptr) return Job::begin();
+  if (worker == nullptr) return Job::begin();
   const size_t count = length / element_size(call->dtype);
-  device->check(*this, count);
+  worker->check(*this, count);
   try {
-    made = device->enqueue(*this, count);
+    made = worker->enqueue(*this, count);
   } catch (...) {
     keep_error();
   }
-  device->complete_later(*this, task->shared_from_this());
+  worker->complete_later(*this, task->shared_from_this());
   return false;
 }
 
@@ -79,7 +79,7 @@ WorkTimes OpJob::times() const {
       return {.decode = took};
     case Kind::kFoldToMessage:
       if (took == 0) return {};
-      if (device != nullptr) return {.decode = took};
+      if (worker != nullptr) return {.decode = took};
       return {.encode = between(added_up_, ended()), .decode = between(began(), added_up_)};
   }
   return {};
@@ -112,7 +112,7 @@ OpJob& OpJobs::take() {
   job.from.clear();
   job.addends.clear();
   job.also_to = nullptr;
-  job.device = nullptr;
+  job.worker = nullptr;
   job.divisor = 1;
   job.at = {};
   job.inspects = false;
