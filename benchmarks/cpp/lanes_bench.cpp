@@ -10,6 +10,7 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/cpu/reduce.h"
+#include "transport/bootstrap/wire_up.h"
 #include "transport/group/group.h"
 #include "transport/run/runtime.h"
 
@@ -77,7 +78,7 @@ void run() {
   const auto echo = [](const std::string&, const std::string& mine, const auto&) {
     return std::vector<std::string>{mine};
   };
-  const auto group = Group::create(
+  const auto group = make_group(
       *runtime, 0, 1, "bench", echo, [](const auto&, const auto&) {},
       /*eager=*/false);
   std::vector<float> first(kBytes / sizeof(float));

@@ -10,7 +10,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::barrier(const c10d::BarrierOpti
   enter();
   Launch call{c10d::OpType::BARRIER, "q7x2:barrier", {}, {}, opts.timeout, opts.asyncOp};
   // A barrier is over when all collectives before it are.
-  call.after = group_->collectives();
+  call.after = runtime_->tasks_of(*group_);
+  std::erase_if(call.after, [](const auto& task) { return task->done() || !task->takes_turn(); });
   call.calls.emplace_back(Collective::kBarrier, DType::kBytes)
       .flat(at::zeros({1}, at::kByte), TensorCall::Use::kBoth);
   return launch(std::move(call));

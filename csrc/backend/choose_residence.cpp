@@ -42,7 +42,7 @@ bool are_apart_on_device(const std::vector<TensorCall>& calls, const void* own) 
 
 bool ProcessGroupQ7x2::goes_directly(const std::vector<TensorCall>& calls,
                                      const c10::Device& device) const {
-  const DevicePathOfGroup& path = group_->device_path();
+  const DevicePathOfGroup& path = group_->links().device_path();
   TORCH_CHECK(path.obstacle.empty(), "q7x2: device_path='direct': ", path.obstacle);
   const std::string type = type_of(device);
   if (!path.is_direct || memory_of_device(type) != MemoryKind::kCuda) return false;

@@ -18,6 +18,7 @@
 #include "fabric/json.h"
 #include "kernels/cpu/reduce.h"
 #include "plan/algorithms/algorithm_names.h"
+#include "transport/group/group_facts.h"
 
 namespace q7x2 {
 namespace {
@@ -105,8 +106,10 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
           return surveyed = measured(group, invite);
         });
         if (!surveyed->servers.empty()) meet_servers(exchange, std::move(servers), *surveyed);
-        rendezvous.finish([this] { group_->check(); }, [this](int r) { group_->set_awaited(r); });
-        if (options_->in_job) group_->set_job_ranks(options_->global_ranks_in_group);
+        rendezvous.finish([this] { group_->check(); }, [this](int r) { set_awaited(*group_, r); });
+        if (options_->in_job) {
+          runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
+        }
       },
       [this](const Error& error) {
         if (group_) group_->abort(error);
@@ -126,13 +129,13 @@ void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     confined += (confined.empty() ? "" : " and ") + names;
   }
-  group_ = Group::create(*runtime_, rank_, size_, name_of(*options_), exchange, await,
-                         options_->eager_connect, confined, device_path_of_options());
+  group_ = make_group(*runtime_, rank_, size_, name_of(*options_), exchange, await,
+                      options_->eager_connect, confined, device_path_of_options());
   planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
                                        algorithms_of_group(), std::move(own_plans));
   plans_ =
       std::make_shared<PlanCache>(planner_, rank_, size_, environment_of_plans(), refine, pause);
-  group_->record(options_->global_ranks_in_group);
+  runtime_->record(*group_, options_->global_ranks_in_group);
 }
 
 SurveyOptions ProcessGroupQ7x2::survey_options(std::chrono::milliseconds timeout) {
@@ -305,12 +308,12 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
 
 std::vector<std::string> ProcessGroupQ7x2::transports(int rank) {
   enter();
-  return group_->transports(rank);
+  return transports_of(*group_, rank);
 }
 
 void ProcessGroupQ7x2::eagerConnectSingleDevice(at::Device) {
   enter();
-  group_->connect_all();
+  connect_all(*group_);
 }
 
 c10d::ErrorType ProcessGroupQ7x2::getError() {
@@ -346,7 +349,7 @@ void ProcessGroupQ7x2::waitForPendingWorks() {
   if (!group_ || runtime_->forked()) {
     return;
   }
-  for (const auto& task : group_->tasks()) {
+  for (const auto& task : runtime_->tasks_of(*group_)) {
     runtime_->wait(*task, TimePoint::max());
   }
   if (hook_) {

@@ -25,6 +25,7 @@
 #include "servers/server_group.h"
 #include "transport/bootstrap/rendezvous.h"
 #include "transport/bootstrap/server_roll.h"
+#include "transport/bootstrap/wire_up.h"
 #include "transport/group/group.h"
 #include "transport/run/runtime.h"
 

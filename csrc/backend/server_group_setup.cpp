@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kStoreOfSuccessor{500};
 std::vector<PeerInfo> peer_infos_of_processes(const Group& group) {
   std::vector<PeerInfo> peer_infos;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    peer_infos.push_back(without_group(group.peer_info(rank)));
+    peer_infos.push_back(without_group(group.membership().peer_info(rank)));
   }
   return peer_infos;
 }
@@ -70,8 +70,8 @@ std::shared_ptr<Group> make_server_group(
   std::shared_ptr<Group> group;
   assembly.run(
       [&] {
-        group = Group::create(runtime, assembly.rank(), assembly.size(), name,
-                              exchange_of(assembly), await_of(assembly), /*eager=*/false);
+        group = make_group(runtime, assembly.rank(), assembly.size(), name, exchange_of(assembly),
+                           await_of(assembly), /*eager=*/false);
         prepare(group);
       },
       [&](const Error& error) {
@@ -85,7 +85,7 @@ ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
   if (!invites_servers()) return {};
   ServerRoll roll(root, runtime_->secret());
   return roll
-      .invite(group_->name(), peer_infos_of_processes(*group_),
+      .invite(group_->membership().name(), peer_infos_of_processes(*group_),
               {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
                .attend = [this] { group_->check(); },
                .has_ended = has_ended})
@@ -98,7 +98,8 @@ ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
     C10dStore root(root_of(store_), kStoreOfSuccessor, [this] { group_->check(); });
     return invited_servers(root);
   } catch (const Error& error) {
-    log(Level::kInfo, "the group '" + group_->name() + "' has no servers: " + error.what());
+    log(Level::kInfo,
+        "the group '" + group_->membership().name() + "' has no servers: " + error.what());
     return {};
   }
 }
@@ -139,7 +140,8 @@ void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invi
   for (const std::string& said : exchange("servers made", failure, check, {})) {
     if (said.empty()) continue;
     if (rank_ == 0) {
-      TORCH_WARN("q7x2: the group '", group_->name(), "' goes on without servers: ", said);
+      TORCH_WARN("q7x2: the group '", group_->membership().name(),
+                 "' goes on without servers: ", said);
     }
     if (servers) servers->group().leave();
     return;

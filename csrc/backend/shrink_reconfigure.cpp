@@ -45,8 +45,8 @@ std::string join(const std::vector<int>& ranks) {
 std::string identity_of(const Group& group) {
   Digest digest;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    digest.add(group.peer_info(rank).process);
-    digest.add(group.peer_info(rank).slot);
+    digest.add(group.membership().peer_info(rank).process);
+    digest.add(group.membership().peer_info(rank).slot);
   }
   return std::to_string(digest.value());
 }
@@ -136,7 +136,7 @@ std::shared_ptr<const Fabric> ProcessGroupQ7x2::fabric_of(
     const std::vector<PeerInfo>& members) const {
   std::unordered_map<uint64_t, int> rank_of;
   for (int rank = 0; rank < size_; ++rank) {
-    rank_of[group_->peer_info(rank).process] = rank;
+    rank_of[group_->membership().peer_info(rank).process] = rank;
   }
   std::vector<int> ranks;
   for (const PeerInfo& member : members) {
@@ -151,7 +151,7 @@ std::shared_ptr<const Fabric> ProcessGroupQ7x2::fabric_of(
 
 void ProcessGroupQ7x2::await_calls(milliseconds timeout) const {
   const TimePoint deadline = Clock::now() + timeout;
-  for (const auto& task : group_->tasks()) {
+  for (const auto& task : runtime_->tasks_of(*group_)) {
     if (!runtime_->wait(*task, deadline)) {
       throw Error(ErrorCode::kTimeout, "timed out after " + std::to_string(timeout.count()) +
                                            " ms, waiting for " + task->name() +
@@ -176,7 +176,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
   options->global_ranks_in_group.clear();
   std::vector<PeerInfo> members;
   for (const int rank : left) {
-    members.push_back(without_group(group_->peer_info(rank)));
+    members.push_back(without_group(group_->membership().peer_info(rank)));
     if (!options_->global_ranks_in_group.empty()) {
       options->global_ranks_in_group.push_back(
           options_->global_ranks_in_group[static_cast<size_t>(rank)]);
@@ -185,17 +185,19 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
 
   // All survivors count all attempts, so that they meet in the next one.
   const std::string uuid = std::to_string(++shrinks_);
-  const std::string title = "shrink of the group '" + group_->name() + "' to its " + join(left);
-  Assembly assembly(*runtime_, {.title = title,
-                                .scope = "shrink " + identity_of(*group_),
-                                .uuid = uuid,
-                                .members = members,
-                                .list = "its " + join(left),
-                                .timeout = options_->timeout,
-                                .check_interrupt = Runtime::check_interrupt,
-                                .describe = [&](int member) {
-                                  return group_->describe(left[static_cast<size_t>(member)]);
-                                }});
+  const std::string title =
+      "shrink of the group '" + group_->membership().name() + "' to its " + join(left);
+  Assembly assembly(*runtime_,
+                    {.title = title,
+                     .scope = "shrink " + identity_of(*group_),
+                     .uuid = uuid,
+                     .members = members,
+                     .list = "its " + join(left),
+                     .timeout = options_->timeout,
+                     .check_interrupt = Runtime::check_interrupt,
+                     .describe = [&](int member) {
+                       return group_->membership().describe(left[static_cast<size_t>(member)]);
+                     }});
   try {
     check_is_served(store_);
     if (flags == kShrinkAbort) abort();
@@ -222,7 +224,8 @@ std::vector<std::string> ProcessGroupQ7x2::handles() const {
   enter();
   std::vector<std::string> all;
   for (int rank = 0; rank < size_; ++rank) {
-    all.push_back(PeerAddress{group_->peer_info(rank), rank}.encode(runtime_->secret()));
+    all.push_back(
+        PeerAddress{group_->membership().peer_info(rank), rank}.encode(runtime_->secret()));
   }
   return all;
 }

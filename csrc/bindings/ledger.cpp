@@ -30,8 +30,8 @@ std::optional<std::string> flight_json(std::string reason) {
 py::list members_of(const Group& group) {
   py::list members;
   for (int r = 0; r < group.world_size(); ++r) {
-    members.append(py::dict("rank"_a = r, "host"_a = group.peer_info(r).hostname,
-                            "pid"_a = group.peer_info(r).pid));
+    members.append(py::dict("rank"_a = r, "host"_a = group.membership().peer_info(r).hostname,
+                            "pid"_a = group.membership().peer_info(r).pid));
   }
   return members;
 }
@@ -59,7 +59,7 @@ py::list servers_of(const ProcessGroupQ7x2& backend) {
   const ServerGroup& group = *backend.servers();
   const bool is_usable = !group.is_broken();
   for (int i = 0; i < group.servers(); ++i) {
-    const PeerInfo& peer_info = group.group().peer_info(group.ranks() + i);
+    const PeerInfo& peer_info = group.group().membership().peer_info(group.ranks() + i);
     found.append(py::dict("name"_a = group.names()[static_cast<size_t>(i)],
                           "host"_a = peer_info.hostname, "pid"_a = peer_info.pid,
                           "serves"_a = is_usable, "calls"_a = group.served(),
@@ -78,11 +78,11 @@ py::dict describe_group(ProcessGroupQ7x2& backend) {
     facts = peer_facts(group);
     error = group.error();
   }
-  return py::dict("name"_a = group.name(), "rank"_a = group.rank(),
+  return py::dict("name"_a = group.membership().name(), "rank"_a = group.rank(),
                   "world_size"_a = group.world_size(), "members"_a = members_of(group),
                   "hosts"_a = ranks_by_host(group.membership()), "peers"_a = peers_of(facts),
                   "transports"_a = group.runtime().transports(), "servers"_a = servers_of(backend),
-                  "algorithms_allowed"_a = group.peer_info(group.rank()).algorithms,
+                  "algorithms_allowed"_a = group.membership().peer_info(group.rank()).algorithms,
                   "staged"_a = path_of(backend.bus_traffic().staged),
                   "coded"_a = path_of(backend.bus_traffic().coded),
                   "direct"_a = path_of(backend.bus_traffic().direct),

@@ -30,11 +30,11 @@ bool CreditGrant::is_wanted() const {
 }
 
 std::string CreditGrant::name() const {
-  return "slots of servers in group '" + group().name() + "'";
+  return "slots of servers in group '" + group().membership().name() + "'";
 }
 
 void CreditGrant::start(Locked& locked) {
-  group().remember(locked, sequence(), kFingerprint);
+  group().agreement().remember(locked, sequence(), kFingerprint);
   const int me = group().rank();
   const auto others = static_cast<size_t>(group().world_size() - 1);
   pending_ = me < ranks_ ? words_.size() : words_.size() - 1 + others;
@@ -43,12 +43,13 @@ void CreditGrant::start(Locked& locked) {
     if (member == me) continue;
     const auto token = static_cast<uint32_t>(member);
     if (member >= ranks_) {
-      group().receive(locked, *this, token, member,
-                      tag::point_to_point(group().slot(), member, kGrantTag), tag::kExact,
-                      &words_[static_cast<size_t>(member - ranks_)], 1);
+      group().messages().receive(locked, *this, token, member,
+                                 tag::point_to_point(group().slot(), member, kGrantTag),
+                                 tag::kExact, &words_[static_cast<size_t>(member - ranks_)], 1);
     }
     if (me >= ranks_) {
-      group().send(locked, *this, token, member, tag::point_to_point(0, me, kGrantTag), &own_, 1);
+      group().messages().send(locked, *this, token, member, tag::point_to_point(0, me, kGrantTag),
+                              &own_, 1);
     }
   }
 }

@@ -45,14 +45,17 @@ class AwaitedOrder final : public Task {
   explicit AwaitedOrder(std::shared_ptr<Group> servers)
       : Task(std::move(servers), std::chrono::milliseconds::zero()) {}
 
-  std::string name() const override { return "the next order in group '" + group().name() + "'"; }
+  std::string name() const override {
+    return "the next order in group '" + group().membership().name() + "'";
+  }
   const OrderBytes& wire() const { return wire_; }
 
   void start(Locked& locked) override {
     record(locked).warn_at = TimePoint::max();
     record(locked).next_inquiry = TimePoint::max();
-    group().receive(locked, *this, 0, 0, tag::point_to_point(group().slot(), 0, kOrderTag),
-                    tag::kExact, &wire_, sizeof(wire_));
+    group().messages().receive(locked, *this, 0, 0,
+                               tag::point_to_point(group().slot(), 0, kOrderTag), tag::kExact,
+                               &wire_, sizeof(wire_));
   }
   void completed(Locked& locked, uint32_t, size_t length, uint64_t) override {
     if (length == sizeof(wire_)) {

@@ -36,9 +36,9 @@ constexpr int kShareOfTimeout = 2;
 
 /// The key of the server's host: that of a rank's host, where it runs on one.
 std::string key_of(const Group& servers, int ranks, const Fabric& of_ranks, int server) {
-  const std::string& key = servers.peer_info(server).host_key;
+  const std::string& key = servers.membership().peer_info(server).host_key;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (servers.peer_info(rank).host_key != key) continue;
+    if (servers.membership().peer_info(rank).host_key != key) continue;
     const auto host = static_cast<size_t>(of_ranks.host_of[static_cast<size_t>(rank)]);
     return of_ranks.hosts[host].key;
   }
@@ -105,8 +105,9 @@ std::shared_ptr<const Fabric> survey_servers(const std::shared_ptr<Group>& serve
   const size_t end = text.find('\n');
   if (text.substr(0, end) != build_id()) {
     throw Error(ErrorCode::kMismatch,
-                servers->describe(servers->rank()) + " has another build of q7x2 than rank 0: " +
-                    build_id() + ", rank 0 has " + text.substr(0, std::min<size_t>(end, 100)),
+                servers->membership().describe(servers->rank()) +
+                    " has another build of q7x2 than rank 0: " + build_id() + ", rank 0 has " +
+                    text.substr(0, std::min<size_t>(end, 100)),
                 servers->rank());
   }
   text.erase(0, end + 1);
@@ -228,12 +229,14 @@ bool ServerGroup::take_verdict(Locked& locked, uint8_t verdict) {
   is_dropped_ = true;
   const int server = verdict - kServer;
   const bool is_known = server >= 0 && server < servers();
-  const std::string who = is_known ? "server '" + names_[static_cast<size_t>(server)] + "' (pid " +
-                                         std::to_string(group_->peer_info(ranks_ + server).pid) +
-                                         ") does not serve " + "any more"
-                                   : "a call could not be served";
+  const std::string who =
+      is_known ? "server '" + names_[static_cast<size_t>(server)] + "' (pid " +
+                     std::to_string(group_->membership().peer_info(ranks_ + server).pid) +
+                     ") does not serve " + "any more"
+               : "a call could not be served";
   if (group_->rank() == 0) {
-    log(Level::kWarn, who + ": the calls of group '" + group_->name() + "' go on without servers");
+    log(Level::kWarn,
+        who + ": the calls of group '" + group_->membership().name() + "' go on without servers");
   }
   group_->fail(locked, Error(ErrorCode::kAborted, "the ranks go on without servers: " + who,
                              is_known ? ranks_ + server : -1));

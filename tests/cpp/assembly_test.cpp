@@ -87,7 +87,7 @@ TEST(Assembly, MembersMayComeLateAndMakeAGroup) {
     const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     if (rank.rank == 2) std::this_thread::sleep_for(milliseconds(1500));
     Assembly assembly(rank.runtime(), options(peer_infos, "late"));
-    const std::shared_ptr<Group> group = Group::create(
+    const std::shared_ptr<Group> group = make_group(
         rank.runtime(), assembly.rank(), assembly.size(), "late",
         [&](const auto& what, const auto& mine, const auto& check, const auto& prepare) {
           return assembly.exchange(what, mine, check, prepare);

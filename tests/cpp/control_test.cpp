@@ -22,7 +22,11 @@ Control example(ControlType type) {
   control.sender = 12;
   control.receiver = 8191;
   control.comes_twice = type == ControlType::kGoodbye;
-  if (type == ControlType::kAbort) {
+  if (type == ControlType::kGoodbye) {
+    control.sequence = 300;
+    for (const size_t bit : {0, 63, 64, 200, 255}) control.unended.set(bit);
+  }
+  if (type == ControlType::kAbort || type == ControlType::kFailedCall) {
     control.code = ErrorCode::kPeerFailed;
     control.subject = 7;
     control.text = "rank 7 failed: its process has ended";
@@ -51,7 +55,8 @@ std::optional<Control> decode(const std::string& bytes) {
 void expect_valid(const Control& control) {
   EXPECT_TRUE(control.type == ControlType::kHello || control.type == ControlType::kGoodbye ||
               control.type == ControlType::kAbort || control.type == ControlType::kInquiry ||
-              control.type == ControlType::kAnswer || control.type == ControlType::kLastCall);
+              control.type == ControlType::kAnswer || control.type == ControlType::kLastCall ||
+              control.type == ControlType::kFailedCall);
   EXPECT_LE(static_cast<int>(control.state), static_cast<int>(CallState::kComplete));
   EXPECT_LE(static_cast<int>(control.code), static_cast<int>(ErrorCode::kInternal));
   EXPECT_LE(control.text.size(), 2048U);
@@ -60,7 +65,7 @@ void expect_valid(const Control& control) {
 TEST(Control, RoundTrip) {
   for (const ControlType type :
        {ControlType::kHello, ControlType::kGoodbye, ControlType::kAbort, ControlType::kInquiry,
-        ControlType::kAnswer, ControlType::kLastCall}) {
+        ControlType::kAnswer, ControlType::kLastCall, ControlType::kFailedCall}) {
     const Control sent = example(type);
     const auto got = decode(sent.encode());
     ASSERT_TRUE(got);
@@ -77,6 +82,7 @@ TEST(Control, RoundTrip) {
     EXPECT_EQ(got->fingerprint, sent.fingerprint);
     EXPECT_EQ(got->state, sent.state);
     EXPECT_EQ(got->comes_twice, sent.comes_twice);
+    EXPECT_EQ(got->unended, sent.unended);
   }
 }
 
@@ -120,9 +126,9 @@ TEST(Control, UnknownTypesCodesAndVersionsAreDropped) {
   constexpr size_t kTypeAt = 2;
   constexpr size_t kCodeAt = 3;
   EXPECT_FALSE(changed(kVersionAt, 1));
-  EXPECT_FALSE(changed(kVersionAt, 7));
+  EXPECT_FALSE(changed(kVersionAt, 8));
   EXPECT_FALSE(changed(kTypeAt, 0));
-  EXPECT_FALSE(changed(kTypeAt, 7));
+  EXPECT_FALSE(changed(kTypeAt, 8));
   EXPECT_FALSE(changed(kTypeAt, 255));
   EXPECT_FALSE(changed(kCodeAt, static_cast<int>(ErrorCode::kInternal) + 1));
   EXPECT_FALSE(changed(kCodeAt, 255));

@@ -84,7 +84,7 @@ TEST(LedgerFeed, HasTheRestWhenTheRuntimeIsGone) {
     const auto feed = std::make_shared<LedgerFeed>();
     {
       const auto group = rank.group();
-      group->record({});
+      rank.runtime().record(*group, {});
       {
         Locked locked(rank.runtime().lock());
         rank.runtime().flights().follow(locked, feed);
@@ -114,7 +114,7 @@ TEST(LedgerFeed, HasEachOperationOnceIfItIsAttachedWhileTheRuntimeEnds) {
   run_ranks(1, [](Rank& rank) {
     const auto feed = std::make_shared<LedgerFeed>();
     const auto group = rank.group();
-    group->record({});
+    rank.runtime().record(*group, {});
     FlightLog& flights = rank.runtime().flights();
     {
       Locked locked(rank.runtime().lock());
@@ -137,7 +137,7 @@ TEST(LedgerFeed, HasEachOperationOnceIfItIsAttachedWhileTheRuntimeEnds) {
 TEST(FlightRecorder, BytesAndWaitsOfACollectiveFitTogether) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
-    group->record({});
+    rank.runtime().record(*group, {});
     Comm comm(group);
     constexpr size_t kElements = size_t{1} << 18;
     comm.succeed(*comm.all_reduce(buffer<int32_t>(kElements)));

@@ -203,7 +203,7 @@ TEST(FlightSettings, MakesTheDirectoryOrRefusesIt) {
 TEST(FlightRecorder, KeepsTheWayOfEachOperation) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
-    group->record({4, 9});
+    rank.runtime().record(*group, {4, 9});
     Comm comm(group);
     comm.succeed(*comm.all_reduce(buffer<int32_t>(100)));
     const auto message = buffer<char>(5);
@@ -241,7 +241,7 @@ TEST(FlightRecorder, KeepsTheWayOfEachOperation) {
 TEST(FlightRecorder, AFailureKeepsWhatWasWaitedFor) {
   run_ranks(3, [](Rank& rank) {
     const auto group = rank.group();
-    group->record({});
+    rank.runtime().record(*group, {});
     Comm comm(group);
     comm.succeed(*comm.barrier());
     if (rank.rank != 2) {
@@ -271,7 +271,7 @@ TEST(FlightRecorder, WhatIsInProgressIsNeverLost) {
   run_ranks(2, [](Rank& rank) {
     const Variable variable("Q7X2_FLIGHT_RECORDER", "4");
     const auto group = rank.group();
-    group->record({});
+    rank.runtime().record(*group, {});
     Comm comm(group);
     const auto data = buffer<char>(1);
     const auto waiting = rank.rank == 0 ? comm.receive(1, 8, data) : nullptr;
@@ -297,7 +297,7 @@ TEST(DumpWriter, AFailedGroupIsWrittenOnce) {
   run_ranks(2, [&](Rank& rank) {
     const Variable variable("Q7X2_DUMP", directory.path());
     const auto group = rank.group();
-    group->record({});
+    rank.runtime().record(*group, {});
     rank.barrier();
     group->abort(Error(ErrorCode::kAborted, "the end"));
     group->abort(Error(ErrorCode::kAborted, "again"));

@@ -38,7 +38,7 @@ constexpr size_t kLarge = 1'000'003;  // in pieces
 TEST(HostMessages, GoThroughSharedMemory) {
   run_ranks(2, [](Rank& rank) {
     Comm comm(rank.group());
-    ASSERT_TRUE(comm.group().shares_memory(1 - rank.rank));
+    ASSERT_TRUE(comm.group().messages().shares_memory(1 - rank.rank));
     for (const size_t count : {size_t{0}, kSmall, kWhole, kLarge}) {
       const auto data = buffer<int32_t>(count);
       const auto task = rank.rank == 0 ? comm.send(1, 0, data) : comm.receive(0, 0, data);
@@ -292,7 +292,7 @@ TEST(HostMessages, AnySourceNearAndFar) {
   run_ranks(3, [](Rank& rank) {
     if (rank.rank == 2) ::setenv("UCX_TLS", "posix,self,tcp", 1);
     Comm comm(rank.group());
-    ASSERT_TRUE(rank.rank == 2 || !comm.group().shares_memory(2));
+    ASSERT_TRUE(rank.rank == 2 || !comm.group().messages().shares_memory(2));
     for (const size_t count : {kSmall, kWhole, kLarge}) {
       for (int round = 0; round < 20; ++round) {
         const auto tag = static_cast<uint32_t>(count);

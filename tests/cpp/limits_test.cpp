@@ -183,8 +183,8 @@ TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
     };
     const std::string mine = rank.rank == 2 ? "sra" : "ring";
     try {
-      Group::create(rank.runtime(), rank.rank, 3, "g", exchange, rank.awaiting(),
-                    /*eager=*/false, mine);
+      make_group(rank.runtime(), rank.rank, 3, "g", exchange, rank.awaiting(),
+                 /*eager=*/false, mine);
       FAIL() << "the ranks agree";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch);

@@ -138,9 +138,9 @@ TEST(Mismatch, AnAnswerFromBeforeTheCallDoesNotSayWhatTheCallIs) {
         answer.type = ControlType::kAnswer;
         answer.sender = 0;
         answer.receiver = 1;
-        answer.process = comm.group().peer_info(0).process;
+        answer.process = comm.group().membership().peer_info(0).process;
         answer.sequence = task->record(locked).sequence;
-        comm.group().disagree(locked, *task, 0);
+        comm.group().agreement().disagree(locked, *task, 0);
         answer.state = CallState::kNotMade;
         comm.group().handle(locked, answer);
         EXPECT_FALSE(task->is_over(locked));

@@ -209,8 +209,8 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
     }
     return all;
   };
-  return Group::create(runtime(), static_cast<int>(me - ranks.begin()),
-                       static_cast<int>(ranks.size()), name, exchange, awaiting(), eager);
+  return make_group(runtime(), static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()),
+                    name, exchange, awaiting(), eager);
 }
 
 Await Rank::awaiting() {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/bootstrap/wire_up.h"
 #include "transport/group/group.h"
 #include "transport/run/runtime.h"
 

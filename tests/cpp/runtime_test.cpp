@@ -16,6 +16,7 @@
 
 #include "comm.h"
 #include "ranks.h"
+#include "transport/group/group_facts.h"
 
 namespace q7x2 {
 namespace {
@@ -40,21 +41,21 @@ ErrorCode code_of(const std::function<void()>& call) {
 TEST(Group, UsesSharedMemoryOnOneHost) {
   run_ranks(3, [](Rank& rank) {
     Comm comm(rank.group());
-    EXPECT_TRUE(comm.group().one_host());
-    EXPECT_EQ(comm.group().ranks_on_host(), 3);
+    EXPECT_EQ(comm.size(), 3);
+    EXPECT_EQ(comm.group().membership().host_ranks().size(), 3U);
     comm.succeed(*comm.all_reduce(buffer<int32_t>(300'000)));
     for (int other = 0; other < 3; ++other) {
-      EXPECT_TRUE(comm.group().same_host(other));
+      EXPECT_TRUE(comm.group().membership().same_host(other));
       if (other == rank.rank) continue;
-      EXPECT_TRUE(comm.group().shares_memory(other));
-      const auto transports = comm.group().transports(other);
+      EXPECT_TRUE(comm.group().messages().shares_memory(other));
+      const auto transports = transports_of(comm.group(), other);
       EXPECT_FALSE(transports.empty());
       for (const std::string& name : transports) {
         EXPECT_TRUE(name == "posix" || name == "sysv") << name;
       }
     }
-    EXPECT_EQ(code_of([&] { comm.group().transports(3); }), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code_of([&] { comm.group().transports(-1); }), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&] { transports_of(comm.group(), 3); }), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&] { transports_of(comm.group(), -1); }), ErrorCode::kInvalidArgument);
   });
 }
 
@@ -64,9 +65,8 @@ TEST(Group, RefusesWhatDoesNotFit) {
       return std::vector<std::string>{mine};
     };
     const auto refused = [&](int own, int size, const Exchange& exchange) {
-      return code_of([&] {
-        Group::create(rank.runtime(), own, size, "bad", exchange, rank.awaiting(), false);
-      });
+      return code_of(
+          [&] { make_group(rank.runtime(), own, size, "bad", exchange, rank.awaiting(), false); });
     };
     EXPECT_EQ(refused(0, 0, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(1, 1, echo), ErrorCode::kInvalidArgument);
@@ -105,7 +105,7 @@ TEST(Group, TooFewCardsAreRefused) {
       return std::vector<std::string>{mine};
     };
     EXPECT_EQ(
-        code_of([&] { Group::create(rank.runtime(), 0, 2, "bad", echo, rank.awaiting(), false); }),
+        code_of([&] { make_group(rank.runtime(), 0, 2, "bad", echo, rank.awaiting(), false); }),
         ErrorCode::kMismatch);
   });
 }

@@ -71,10 +71,10 @@ void expect_sharing(const std::vector<std::string>& tls, std::vector<std::string
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what)};
     };
-    const auto group = Group::create(rank.runtime(), rank.rank, 2, "g", exchange, rank.awaiting(),
-                                     /*eager=*/false);
+    const auto group = make_group(rank.runtime(), rank.rank, 2, "g", exchange, rank.awaiting(),
+                                  /*eager=*/false);
     EXPECT_EQ(made, exchanges);
-    EXPECT_EQ(group->shares_memory(1 - rank.rank), shared);
+    EXPECT_EQ(group->messages().shares_memory(1 - rank.rank), shared);
     rank.barrier();
   });
 }

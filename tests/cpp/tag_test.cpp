@@ -37,6 +37,15 @@ void expect_disjoint(const std::vector<uint64_t>& fields) {
   }
 }
 
+TEST(Tag, TellsTheNearestNumber) {
+  for (const uint64_t number : {uint64_t{0}, uint64_t{100}, 3 * tag::kSequenceCycle + 5}) {
+    for (const uint64_t ahead : {uint64_t{0}, uint64_t{1}, tag::kSequenceCycle / 2 - 1}) {
+      EXPECT_EQ(tag::number_near(number, large(1, 2, number + ahead, 0, 0, 0)), number + ahead);
+      EXPECT_EQ(tag::number_near(number + ahead, large(1, 2, number, 0, 0, 0)), number);
+    }
+  }
+}
+
 TEST(Tag, FieldsOfACollectiveDoNotOverlap) {
   const auto kind = tag::Kind::kCollective;
   const std::vector<uint64_t> fields = {

@@ -27,8 +27,8 @@ constexpr unsigned kAssemblyId = 2;
 std::string abort_of(const Group& group) {
   Control control;
   control.type = ControlType::kAbort;
-  control.slot = group.peer_info(0).slot;
-  control.sender_slot = group.peer_info(1).slot;
+  control.slot = group.membership().peer_info(0).slot;
+  control.sender_slot = group.membership().peer_info(1).slot;
   control.sender = 1;
   control.receiver = 0;
   control.text = "a forged failure";
@@ -38,7 +38,7 @@ std::string abort_of(const Group& group) {
 void send(Group& group, unsigned id, const std::string& bytes) {
   Runtime& runtime = group.runtime();
   Locked locked(runtime.lock());
-  ASSERT_TRUE(group.connect(locked, 0));
+  ASSERT_TRUE(group.links().connect(locked, 0));
   runtime.reactor().send_message(locked, group.membership().peer(0).shared.endpoint(), id, bytes);
 }
 
@@ -47,8 +47,8 @@ void send(Group& group, unsigned id, const std::string& bytes) {
 std::string close_for_rank_0(Group& group, std::string_view message) {
   Runtime& runtime = group.runtime();
   Locked locked(runtime.lock());
-  return runtime.envelopes().close(Envelopes::Kind::kControl, group.peer_info(0).identity(),
-                                   message);
+  return runtime.envelopes().close(Envelopes::Kind::kControl,
+                                   group.membership().peer_info(0).identity(), message);
 }
 
 void expect_refused(Rank& rank, uint64_t count) {
@@ -66,7 +66,7 @@ TEST(Trust, ForgedAndRecordedMessagesAreDropped) {
     const auto group = rank.group();
     rank.barrier();
     if (rank.rank == 1) {
-      const Identity other = group->peer_info(0).identity();
+      const Identity other = group->membership().peer_info(0).identity();
       // Another secret, no envelope at all, and another sender's envelope.
       Envelopes stranger(JobSecret("another secret"), rank.runtime().identity());
       send(*group, kControlId, stranger.close(Envelopes::Kind::kControl, other, abort_of(*group)));
@@ -175,7 +175,7 @@ TEST(Trust, SharedMemoryIsForThisUserOnly) {
       ::setenv("UCX_TLS", tls.c_str(), 1);
       ::umask(0);  // nothing helps
       const auto group = rank.group();
-      EXPECT_TRUE(group->shares_memory(1 - rank.rank));
+      EXPECT_TRUE(group->messages().shares_memory(1 - rank.rank));
       const std::vector<std::string> segments = modes_of_segments();
       const std::vector<mode_t> files = modes_of_files();
       // One of UCX's and one of q7x2's.

@@ -172,6 +172,9 @@ class Rank:
             del error  # it refers to this frame, and that to tensors
             if workload.stage != "new_group":  # there the default group may live on
                 report.next_error = self._next_call()
+            if "leaves" in workload.roles.values() and dist.is_initialized():
+                # It cannot go on, and others may wait for its messages.
+                dist.destroy_process_group()
         return report
 
     def _rounds(

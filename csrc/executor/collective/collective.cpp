@@ -67,7 +67,7 @@ void CollectiveTask::adopt(const Choice& choice, bool counts) {
   fabric_ = entry_->fabric();
   slicing_ = Slicing(call_, choice_);
   if (call_.coding) prepare_coder(counts);
-  if (group().channel() != nullptr && !call_.is_direct) {
+  if (group().messages().channel() != nullptr && !call_.is_direct) {
     staging_ = SharedStaging(*choice_.plan, group(), &memory_);
   }
 }
@@ -78,8 +78,7 @@ bool CollectiveTask::has_plan() {
   if (no_prerequisite_) std::rethrow_exception(no_prerequisite_);
   if (choice_.plan) return true;
   if (prerequisite_) {
-    // If it failed, so will this task with its group.
-    if (!prerequisite_->done() || prerequisite_->error()) return false;
+    if (!prerequisite_->done()) return false;
     take_news();
   }
   if (!entry_->is_settled()) return false;
@@ -87,6 +86,11 @@ bool CollectiveTask::has_plan() {
   is_measured_ = entry_->refinement().measures(number_);
   adopt(plans_->choice(*entry_, choice_index_), false);
   return true;
+}
+
+bool CollectiveTask::is_hopeless() const {
+  const bool has_failed = prerequisite_ && prerequisite_->done() && prerequisite_->error();
+  return has_failed || group().departure().find_missing(sequence()) >= 0;
 }
 
 void CollectiveTask::describe(FlightRecord& record) const {
@@ -124,12 +128,13 @@ std::string CollectiveTask::name() const {
   if (call_.is_direct) details += ", between devices";
   return call_signature(record, call_.title, details) + " on rank " +
          std::to_string(group().rank()) + " of " + std::to_string(group().world_size()) +
-         " in group '" + group().name() + "'";
+         " in group '" + group().membership().name() + "'";
 }
 
 // Collectives of a group take staging in their order, on every rank, and never wait for more while
 // they run: what the oldest one needs is held by none that waits for it.
 bool CollectiveTask::reserve(Locked& locked) {
+  if (is_hopeless()) return true;
   if (offload_ && !offload_->is_decided(locked)) {
     record(locked).warn_at = TimePoint::max();  // the attempt says who is late
     return false;
@@ -137,7 +142,7 @@ bool CollectiveTask::reserve(Locked& locked) {
   if (attempt_ && !attempt_->has_slots()) return false;
   if (was_served() || is_declined()) return true;
   if (!has_plan() || (counting_ && !cut_by_counts())) return false;
-  ShmChannel* const channel = group().channel();
+  ShmChannel* const channel = group().messages().channel();
   const size_t slices = slicing_.num_slices();
   const bool is_inline = slicing_.bytes() <= ShmChannel::kInlineBytes && !coder_;
   if (channel == nullptr || slices == 0 || !staging_.is_needed() || staging_ || is_inline) {
@@ -150,7 +155,11 @@ bool CollectiveTask::reserve(Locked& locked) {
 }
 
 void CollectiveTask::start(Locked& locked) {
-  group().remember(locked, sequence(), fingerprint_);
+  group().agreement().remember(locked, sequence(), fingerprint_);
+  if (prerequisite_ && prerequisite_->error()) {
+    go_wrong(locked, *prerequisite_->error());
+    return;
+  }
   if (was_served() || is_declined()) {
     finish(locked);
     return;
@@ -245,7 +254,7 @@ void CollectiveTask::admit_slices(Locked& locked) {
     if (staging_ && !staging_.is_returned(index)) {
       if (!is_stalled_) {
         is_stalled_ = true;
-        group().stall(locked, *this);
+        group().messages().stall(locked, *this);
       }
       return;
     }
@@ -321,7 +330,7 @@ void CollectiveTask::complete(Locked& locked, Step step) {
   if (!dag_.complete(step)) return;
   Place& place = places_[step.place];
   for (const auto& [source, message] : place.held) {
-    group().release_message(locked, source, message);
+    group().messages().release_message(locked, source, message);
   }
   place.held.clear();
   if (dag_.done()) {
@@ -357,16 +366,29 @@ void CollectiveTask::conclude(Locked& locked) {
     return;
   }
   // With one it stays as it is until the group fails, with the calls of both ranks.
-  if (!group().finds_leftover(locked)) finish(locked);
+  if (!group().agreement().finds_leftover(locked)) finish(locked);
 }
 
 void CollectiveTask::timed_out(Locked& locked) {
-  end_group(locked, timeout_error(locked));
-}
-
-void CollectiveTask::end_group(Locked& locked, const Error& error) {
+  const Error error = timeout_error(locked);
   fail(locked, error);
   group().fail(locked, error);
+}
+
+void CollectiveTask::go_wrong(Locked& locked, const Error& error) {
+  lacks_rank_ = error.code() == ErrorCode::kPeerLeft;
+  if (!is_over(locked)) group().fail_call(locked, *this, error);
+}
+
+// No job runs any more.
+void CollectiveTask::let_go(Locked& locked) {
+  for (Place& place : places_) {
+    for (const auto& [source, message] : place.held) {
+      group().messages().release_message(locked, source, message);
+    }
+    place.held.clear();
+  }
+  if (staging_) staging_.retire(locked, group());
 }
 
 }  // namespace q7x2

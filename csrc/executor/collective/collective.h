@@ -93,6 +93,14 @@ class CollectiveTask final : public Task {
   std::string name() const override;
   bool takes_turn() const override { return true; }
   bool is_attempt() const override { return attempt_ != nullptr; }
+  /// What precedes a call brings news that all ranks must have, and servers count on a call. Who
+  /// waits for a call of a device may have gone on, so that only a later call can raise its error.
+  /// Without a rank that has left no later call succeeds, so nobody needs the news.
+  bool can_fail_alone(bool waits) const override {
+    if (attempt_ || offload_ || voted_on_ || is_of_device()) return false;
+    return lacks_rank_ ||
+           (!is_prerequisite_ && (waits || !prerequisite_) && !no_prerequisite_ && !counting_);
+  }
   int first_server() const override {
     return attempt_ ? attempt_->grant()->first_server() : Task::first_server();
   }
@@ -133,10 +141,8 @@ class CollectiveTask final : public Task {
   void arrived(Locked& locked, uint32_t token, const ShmChannel::Message& message) override;
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
-  void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
-  void published(Locked& locked) override {
-    if (attempt_) attempt_->published(locked, error());
-  }
+  void stranded(Locked& locked, const Error& error) override { go_wrong(locked, error); }
+  void published(Locked& locked) override;
   void timed_out(Locked& locked) override;
   bool stalled(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
@@ -182,6 +188,8 @@ class CollectiveTask final : public Task {
   void adopt(const Choice& choice, bool counts);
   /// False until the choice is there.
   bool has_plan();
+  /// What precedes it has failed, or a rank that it needs has left: it fails when it begins.
+  bool is_hopeless() const;
   /// How many slices may be in progress at once.
   size_t window() const;
   Residence::Run run_of_residence() { return {call_, choice_, slicing_, coder_.get()}; }
@@ -199,8 +207,10 @@ class CollectiveTask final : public Task {
   void complete_last_slice(Locked& locked);
   /// All results are where they belong.
   void conclude(Locked& locked);
-  /// A collective that went wrong leaves the ranks out of step: the whole group fails.
-  void end_group(Locked& locked, const Error& error);
+  /// It goes wrong: on all ranks, and for some calls with the whole group (Group::fail_call).
+  void go_wrong(Locked& locked, const Error& error);
+  /// After an error: gives back what other ranks have staged, and has its own staging freed.
+  void let_go(Locked& locked);
 
   // collective_ops.cpp: where blocks lie, and what ops do to them.
 
@@ -252,7 +262,9 @@ class CollectiveTask final : public Task {
   // collective_messages.cpp: messages, and the check that ranks agree.
 
   /// Whether messages to and from `peer` go through shared memory. Both ranks say the same.
-  bool shares_memory(int peer) const { return !call_.is_direct && group().shares_memory(peer); }
+  bool shares_memory(int peer) const {
+    return !call_.is_direct && group().messages().shares_memory(peer);
+  }
   /// Over what other messages go to and from `peer`. Both ranks say the same, because all ranks
   /// know for which Fabric the choice was made: a private link that is slow now is not in it.
   Wire wire(int peer) const;
@@ -278,13 +290,15 @@ class CollectiveTask final : public Task {
   std::shared_ptr<CollectiveTask> prerequisite_;    // until its news are taken over
   std::exception_ptr no_prerequisite_;              // why it could not be made
   std::weak_ptr<const Task> call_of_prerequisite_;  // the call that this is one of
-  std::shared_ptr<PlanCache::Entry> tuned_;         // if this is a tuning round
-  std::shared_ptr<PlanCache::Entry> sampled_;       // if this is a rate sample
-  std::unique_ptr<Job> planning_;                   // until it has run
-  std::shared_ptr<OffloadedCall> offload_;          // null: no server attempts the call
-  std::shared_ptr<OffloadAttempt> attempt_;         // if this is one
-  std::shared_ptr<const ServerGroup> voted_on_;     // if this is a vote
-  std::unique_ptr<Job> restoring_;                  // until it has run
+  bool is_prerequisite_ = false;
+  bool lacks_rank_ = false;                      // it goes wrong because a rank has left
+  std::shared_ptr<PlanCache::Entry> tuned_;      // if this is a tuning round
+  std::shared_ptr<PlanCache::Entry> sampled_;    // if this is a rate sample
+  std::unique_ptr<Job> planning_;                // until it has run
+  std::shared_ptr<OffloadedCall> offload_;       // null: no server attempts the call
+  std::shared_ptr<OffloadAttempt> attempt_;      // if this is one
+  std::shared_ptr<const ServerGroup> voted_on_;  // if this is a vote
+  std::unique_ptr<Job> restoring_;               // until it has run
   Choice choice_;
   size_t choice_index_ = 0;
   bool is_measured_ = false;

@@ -22,7 +22,7 @@ DagWindow::Step step_of(uint32_t token) {
 }  // namespace
 
 Wire CollectiveTask::wire(int peer) const {
-  const Wire wire = group().wire(peer);
+  const Wire wire = group().links().wire(peer);
   if (wire != Wire::kPrivate || !fabric_) return wire;
   const auto host = [&](int rank) { return fabric_->host_of[static_cast<size_t>(rank)]; };
   return find_link(*fabric_, host(group().rank()), host(peer)) != nullptr ? wire : Wire::kShared;
@@ -35,8 +35,8 @@ void CollectiveTask::send(Locked& locked, Step step, size_t length) {
   if (!shares_memory(op.peer)) {
     const uint64_t tag = tag::collective(0, group().rank(), sequence(), place.slice, op.message,
                                          fingerprint(op), group().world_size());
-    group().send(locked, *this, token_of(step), op.peer, tag, message.data, message.bytes,
-                 wire(op.peer), residence_->message_kind());
+    group().messages().send(locked, *this, token_of(step), op.peer, tag, message.data,
+                            message.bytes, wire(op.peer), residence_->message_kind());
     return;
   }
   if (message.bytes <= ShmChannel::kInlineBytes || place.staged[op.stage] == StageState::kYes) {
@@ -60,9 +60,10 @@ void CollectiveTask::post(Locked& locked, Step step) {
   const Region message = region(place, choice_.plan->sources_of(op)[0], elements);
   const bool is_staged = message.bytes > ShmChannel::kInlineBytes;
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, fingerprint(op));
-  if (group().send_shared(locked, *this, token_of(step), op.peer, tag,
-                          is_staged ? staging_.at(step.place, op) : message.data, message.bytes,
-                          is_staged ? staging_.ticket(step.place) : ShmChannel::kNoTicket)) {
+  if (group().messages().send_shared(
+          locked, *this, token_of(step), op.peer, tag,
+          is_staged ? staging_.at(step.place, op) : message.data, message.bytes,
+          is_staged ? staging_.ticket(step.place) : ShmChannel::kNoTicket)) {
     complete(locked, step);
   }
 }
@@ -74,15 +75,16 @@ void CollectiveTask::receive(Locked& locked, Step step, size_t length) {
     const Region room = op.destination.is_coded()
                             ? Region{own_coded(place, op.destination.index), coder_->max_bytes()}
                             : writable(place, op.destination, length);
-    group().receive(locked, *this, token_of(step), op.peer,
-                    tag::collective(group().slot(), op.peer, sequence(), place.slice, op.message, 0,
-                                    group().world_size()),
-                    ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
-                    wire(op.peer), residence_->message_kind());
+    group().messages().receive(locked, *this, token_of(step), op.peer,
+                               tag::collective(group().slot(), op.peer, sequence(), place.slice,
+                                               op.message, 0, group().world_size()),
+                               ~tag::fingerprint_mask(group().world_size()), room.data, room.bytes,
+                               wire(op.peer), residence_->message_kind());
     return;
   }
   const uint64_t tag = tag::shared_collective(sequence(), place.slice, op.message, 0);
-  if (const auto message = group().receive_shared(locked, *this, token_of(step), op.peer, tag)) {
+  if (const auto message =
+          group().messages().receive_shared(locked, *this, token_of(step), op.peer, tag)) {
     take(locked, step, *message);
   }
 }
@@ -122,6 +124,7 @@ void CollectiveTask::take(Locked& locked, Step step, const ShmChannel::Message& 
   // A descriptor's bytes move with the message.
   OpJob& job = job_of(step, OpJob::Kind::kCopy, message.length);
   job.purpose = OpJob::Purpose::kTake;
+  if (message.staged != nullptr) place.held.emplace_back(op.peer, message);  // until it is copied
   job.message = message;
   job.from.push_back({.elements = job.message.data(), .message = {}});
   job.to = destination.data;
@@ -183,7 +186,7 @@ void CollectiveTask::truncated(Locked& locked, uint32_t token, uint64_t) {
 }
 
 void CollectiveTask::mismatch(Locked& locked, int peer) {
-  group().disagree(locked, *this, peer);
+  group().agreement().disagree(locked, *this, peer);
 }
 
 }  // namespace q7x2

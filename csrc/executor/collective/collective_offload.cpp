@@ -10,6 +10,12 @@ void CollectiveTask::set_vote(Vote vote) {
   set_inputs(std::move(vote.cast));
   voted_on_ = std::move(vote.servers);
   call_of_prerequisite_ = std::move(vote.call);
+  is_prerequisite_ = true;
+}
+
+void CollectiveTask::published(Locked& locked) {
+  if (attempt_) attempt_->published(locked, error());
+  if (error()) let_go(locked);
 }
 
 bool CollectiveTask::awaits_attempt(Locked& locked) {

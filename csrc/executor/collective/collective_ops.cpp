@@ -45,10 +45,10 @@ Region CollectiveTask::writable(Place& place, const Block& block, size_t length)
 
 bool CollectiveTask::covers(Locked& locked, const Region& region, size_t length) {
   if (region.bytes >= length) return true;
-  end_group(locked,
-            Error(ErrorCode::kInternal, name() + ": " + choice_.plan->algorithm + " would use " +
-                                            std::to_string(length) + " bytes of a block of " +
-                                            std::to_string(region.bytes)));
+  go_wrong(locked,
+           Error(ErrorCode::kInternal, name() + ": " + choice_.plan->algorithm + " would use " +
+                                           std::to_string(length) + " bytes of a block of " +
+                                           std::to_string(region.bytes)));
   return false;
 }
 
@@ -147,8 +147,8 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
   try {
     job.check();
   } catch (const Error& error) {
-    end_group(locked,
-              Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
+    go_wrong(locked,
+             Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
     return;
   }
   note_times(job);
@@ -184,7 +184,10 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
       return;
     }
     case OpJob::Purpose::kTake:
-      group().release_message(locked, op.peer, message);
+      std::erase_if(place.held, [&](const auto& held) {
+        return held.first == op.peer && held.second.staged == message.staged;
+      });
+      group().messages().release_message(locked, op.peer, message);
       received(locked, step);
       return;
     case OpJob::Purpose::kInspect:

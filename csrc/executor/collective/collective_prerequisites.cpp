@@ -96,7 +96,9 @@ std::shared_ptr<CollectiveTask> CollectiveTask::sum_of_counts(
   sum.call.input = sum.call.output = {{counts.data(), counts.size()}};
   sum.call.dtype = DType::kInt32;
   sum.call.title = "counts of a balanced all_reduce";
-  return std::make_shared<CollectiveTask>(group_pointer(), std::move(sum), counts_, timeout());
+  auto task = std::make_shared<CollectiveTask>(group_pointer(), std::move(sum), counts_, timeout());
+  task->is_prerequisite_ = true;
+  return task;
 }
 
 std::shared_ptr<CollectiveTask> CollectiveTask::before_this(
@@ -109,6 +111,7 @@ std::shared_ptr<CollectiveTask> CollectiveTask::before_this(
   const auto task =
       std::make_shared<CollectiveTask>(group_pointer(), std::move(planned), memory, timeout());
   task->call_of_prerequisite_ = weak_from_this();
+  task->is_prerequisite_ = true;
   return task;
 }
 

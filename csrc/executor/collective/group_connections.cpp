@@ -19,7 +19,7 @@ std::optional<int> host_with(const IpAddress& address, const Group& group,
                              const std::vector<int>& host_of) {
   std::set<int> hosts;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    if (group.peer_info(rank).addresses().contains(address)) {
+    if (group.membership().peer_info(rank).addresses().contains(address)) {
       hosts.insert(host_of[static_cast<size_t>(rank)]);
     }
   }
@@ -33,8 +33,8 @@ std::vector<Connection> group_connections(Locked&, Group& group, const std::vect
   std::map<int, Hosts> rails;  // by the worker of an interface
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const int host = host_of[static_cast<size_t>(rank)];
-    shared[group.peer_info(rank).heartbeat_address] = host;
-    if (rank == group.rank() || group.wire(rank) != Wire::kPrivate) continue;
+    shared[group.membership().peer_info(rank).heartbeat_address] = host;
+    if (rank == group.rank() || group.links().wire(rank) != Wire::kPrivate) continue;
     const Peer& peer = group.membership().peer(rank);
     rails[peer.rail.worker().event_fd()][peer.rail_address] = host;
   }

@@ -22,7 +22,7 @@ std::string MessageTask::name() const {
   text += direction_ == Direction::kSend ? ", to " : ", from ";
   text += peer_ == kAnySource ? "any rank" : "rank " + std::to_string(peer_);
   return text + ") on rank " + std::to_string(group().rank()) + " of " +
-         std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+         std::to_string(group().world_size()) + " in group '" + group().membership().name() + "'";
 }
 
 void MessageTask::describe(FlightRecord& record) const {
@@ -36,9 +36,9 @@ void MessageTask::describe(FlightRecord& record) const {
 void MessageTask::start(Locked& locked) {
   if (awaits_inputs(locked)) return;
   if (direction_ == Direction::kSend) {
-    group().send_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
+    group().messages().send_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
   } else {
-    group().receive_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
+    group().messages().receive_message(locked, *this, 0, peer_, user_tag_, data_, bytes_);
   }
 }
 

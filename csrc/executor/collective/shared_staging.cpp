@@ -11,7 +11,7 @@ SharedStaging::SharedStaging(const Plan& plan, const Group& group,
     : shared_(plan.num_stages, Op::kNoStage, memory), tickets_(memory) {
   for (const Op& op : plan.ops) {
     if (op.kind == OpKind::kSend && shared_[op.stage] == Op::kNoStage &&
-        group.shares_memory(op.peer)) {
+        group.messages().shares_memory(op.peer)) {
       shared_[op.stage] = num_shared_++;
     }
   }
@@ -36,7 +36,7 @@ bool SharedStaging::reserve(ShmChannel& channel, size_t places, size_t stage_byt
 }
 
 void SharedStaging::retire(Locked& locked, Group& group) {
-  group.retire_staging(locked, *memory_, {tickets_.begin(), tickets_.end()});
+  group.messages().retire_staging(locked, *memory_, {tickets_.begin(), tickets_.end()});
   tickets_.clear();
   memory_.reset();
 }

@@ -46,7 +46,7 @@ Placement placement_of(const Group& group) {
   std::map<std::string, int> host_of_key;
   std::set<std::string> names;
   for (int rank = 0; rank < group.world_size(); ++rank) {
-    const PeerInfo& peer_info = group.peer_info(rank);
+    const PeerInfo& peer_info = group.membership().peer_info(rank);
     const auto [it, fresh] =
         host_of_key.try_emplace(peer_info.host_key, static_cast<int>(placement.names.size()));
     placement.host_of.push_back(it->second);

@@ -279,7 +279,7 @@ class Conductor {
 
   void measure_private_links(std::vector<Meeting> meetings, double seconds) {
     std::erase_if(meetings, [this](const Meeting& meeting) {
-      return !me_.group().has_private_link(meeting.first, meeting.second);
+      return !me_.group().membership().private_network(meeting.first, meeting.second);
     });
     if (meetings.empty()) return;
     const auto flows = stream(ping(meetings, Wire::kPrivate), seconds, Wire::kPrivate);
@@ -322,7 +322,7 @@ class Conductor {
 Wire wire_of(const Order& order, const Group& group) {
   if (order.wire == static_cast<int32_t>(Wire::kShared)) return Wire::kShared;
   if (order.wire != static_cast<int32_t>(Wire::kPrivate) ||
-      !group.has_private_link(group.rank(), order.peer)) {
+      !group.membership().private_network(group.rank(), order.peer)) {
     throw Error(ErrorCode::kMismatch, "the probe wants a talk over a link that is not there", 0);
   }
   return Wire::kPrivate;

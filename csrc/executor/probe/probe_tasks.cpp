@@ -53,7 +53,7 @@ uint64_t tag_of(int source, uint32_t channel) {
 
 std::string Conversation::name() const {
   return std::string("probe (") + what_ + " with rank " + std::to_string(peer_) + ") on rank " +
-         std::to_string(group().rank()) + " of group '" + group().name() + "'";
+         std::to_string(group().rank()) + " of group '" + group().membership().name() + "'";
 }
 
 void Conversation::start(Locked& locked) {
@@ -66,14 +66,14 @@ void Conversation::send(Locked& locked, uint32_t channel, const void* data, size
   ++open_;
   const uint32_t token = channel << 1;
   if (shares_memory_) {
-    if (group().send_shared(locked, *this, token, peer_, tag_of(group().rank(), channel), data,
-                            bytes, ShmChannel::kNoTicket)) {
+    if (group().messages().send_shared(locked, *this, token, peer_, tag_of(group().rank(), channel),
+                                       data, bytes, ShmChannel::kNoTicket)) {
       --open_;
     }
     return;
   }
-  group().send(locked, *this, token, peer_, tag::point_to_point(0, group().rank(), channel), data,
-               bytes, wire_);
+  group().messages().send(locked, *this, token, peer_,
+                          tag::point_to_point(0, group().rank(), channel), data, bytes, wire_);
 }
 
 void Conversation::receive(Locked& locked, uint32_t channel, void* data, size_t bytes) {
@@ -82,14 +82,15 @@ void Conversation::receive(Locked& locked, uint32_t channel, void* data, size_t 
   const uint32_t token = channel << 1 | 1;
   if (shares_memory_) {
     destinations_[channel] = {data, bytes};
-    if (auto message =
-            group().receive_shared(locked, *this, token, peer_, tag_of(peer_, channel))) {
+    if (auto message = group().messages().receive_shared(locked, *this, token, peer_,
+                                                         tag_of(peer_, channel))) {
       early_.push_back({channel, *message});
     }
     return;
   }
-  group().receive(locked, *this, token, peer_, tag::point_to_point(group().slot(), peer_, channel),
-                  tag::kExact, data, bytes, wire_);
+  group().messages().receive(locked, *this, token, peer_,
+                             tag::point_to_point(group().slot(), peer_, channel), tag::kExact, data,
+                             bytes, wire_);
 }
 
 void Conversation::completed(Locked& locked, uint32_t token, size_t length, uint64_t) {

@@ -34,7 +34,8 @@ class Conversation : public Task {
         what_(what),
         peer_(peer),
         wire_(wire),
-        shares_memory_(tiny && wire == Wire::kShared && this->group().shares_memory(peer)) {}
+        shares_memory_(tiny && wire == Wire::kShared &&
+                       this->group().messages().shares_memory(peer)) {}
 
   virtual void begin(Locked& locked) = 0;
   /// `channel` tells the kinds of messages apart: a message meets a receive of its channel.

@@ -16,6 +16,7 @@
 #include "fabric/doubt.h"
 #include "fabric/json.h"
 #include "fabric/private_links.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -122,7 +123,9 @@ class Surveyor {
     for (size_t i = 0; i < order.size(); ++i) {
       const int rank = order[i];
       bindings_[static_cast<size_t>(rank)] =
-          Announcement::decode(announcements[i], options_.build, group_->describe(rank)).binding;
+          Announcement::decode(announcements[i], options_.build,
+                               group_->membership().describe(rank))
+              .binding;
     }
   }
 
@@ -170,7 +173,8 @@ class Surveyor {
     if (const std::string doubt = doubt_of(*fabric); !doubt.empty()) {
       fabric->made.note = "measured on a busy machine, so it counts for " +
                           std::to_string(kDoubtfulAge.count()) + " minutes: " + doubt;
-      log(Level::kInfo, "the Fabric of group '" + group_->name() + "' was " + fabric->made.note);
+      log(Level::kInfo,
+          "the Fabric of group '" + group_->membership().name() + "' was " + fabric->made.note);
     }
     std::string text = bound(*fabric);
     announce(group_, text, options);
@@ -286,7 +290,10 @@ void take_private_links(Group& group, const Fabric& fabric) {
   const auto host = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const bool linked = find_link(fabric, host(rank), host(group.rank())) != nullptr;
-    if (linked && group.has_private_link(group.rank(), rank)) group.use_private_link(rank);
+    if (linked && group.membership().private_network(group.rank(), rank)) {
+      Locked locked(group.runtime().lock());
+      group.links().use_private_link(locked, rank);
+    }
   }
 }
 

@@ -39,7 +39,8 @@ std::string SparseAllReduceTask::name() const {
   describe(record);
   record.sequence = sequence();
   return call_signature(record, call_.title) + " on rank " + std::to_string(group().rank()) +
-         " of " + std::to_string(group().world_size()) + " in group '" + group().name() + "'";
+         " of " + std::to_string(group().world_size()) + " in group '" +
+         group().membership().name() + "'";
 }
 
 void SparseAllReduceTask::describe(FlightRecord& record) const {
@@ -190,7 +191,7 @@ bool SparseAllReduceTask::reserve(Locked& locked) {
 }
 
 void SparseAllReduceTask::start(Locked& locked) {
-  group().remember(locked, sequence(), fingerprint_);
+  group().agreement().remember(locked, sequence(), fingerprint_);
   if ((offload_ && offload_->was_served()) || (attempt_ && attempt_->is_declined())) {
     finish(locked);
     return;
@@ -267,7 +268,7 @@ void SparseAllReduceTask::fold_if_ready(Locked& locked, AggregatorStream& aggreg
 
 void SparseAllReduceTask::folded(Locked& locked, AggregatorStream& aggregator) {
   if (aggregator.malformed >= 0) {
-    group().disagree(locked, *this, aggregator.malformed);
+    group().agreement().disagree(locked, *this, aggregator.malformed);
     return;
   }
   const int ranks = call_.ranks;
@@ -292,7 +293,7 @@ void SparseAllReduceTask::unpacked(Locked& locked, WorkerStream& worker) {
   const int owner = worker.unpack.owner;
   const size_t stream = worker.unpack.stream;
   if (worker.is_malformed) {
-    group().disagree(locked, *this, member_of(owner));
+    group().agreement().disagree(locked, *this, member_of(owner));
     return;
   }
   const RowHeader& header = worker.header;
@@ -342,7 +343,7 @@ void SparseAllReduceTask::worked(Locked& locked, Job& job) {
 }
 
 void SparseAllReduceTask::finish_if_done(Locked& locked) {
-  if (left_ != 0 || group().finds_leftover(locked)) return;
+  if (left_ != 0 || group().agreement().finds_leftover(locked)) return;
   note_volume();
   finish(locked);
 }
@@ -358,9 +359,14 @@ void SparseAllReduceTask::note_volume() const {
   call_.census->note({.given = rows.given * bytes, .summed = rows.summed * bytes});
 }
 
-void SparseAllReduceTask::end_group(Locked& locked, const Error& error) {
+void SparseAllReduceTask::timed_out(Locked& locked) {
+  const Error error = timeout_error(locked);
   fail(locked, error);
   group().fail(locked, error);
+}
+
+void SparseAllReduceTask::go_wrong(Locked& locked, const Error& error) {
+  if (!is_over(locked)) group().fail_call(locked, *this, error);
 }
 
 }  // namespace q7x2

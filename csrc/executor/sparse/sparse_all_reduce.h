@@ -61,6 +61,7 @@ class SparseAllReduceTask final : public Task {
   std::string name() const override;
   bool takes_turn() const override { return true; }
   bool is_attempt() const override { return attempt_ != nullptr; }
+  bool can_fail_alone(bool) const override { return !attempt_ && !offload_ && !is_of_device(); }
   int first_server() const override {
     return attempt_ ? attempt_->grant()->first_server() : Task::first_server();
   }
@@ -76,8 +77,8 @@ class SparseAllReduceTask final : public Task {
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
   void published(Locked& locked) override;
-  void stranded(Locked& locked, const Error& error) override { end_group(locked, error); }
-  void timed_out(Locked& locked) override { end_group(locked, timeout_error(locked)); }
+  void stranded(Locked& locked, const Error& error) override { go_wrong(locked, error); }
+  void timed_out(Locked& locked) override;
 
  private:
   enum class Kind : uint8_t { kPack, kFold, kUnpack };
@@ -168,7 +169,7 @@ class SparseAllReduceTask final : public Task {
   void receive(Locked& locked, Message message, int peer, size_t stream, std::byte* to);
   void finish_if_done(Locked& locked);
   void note_volume() const;
-  void end_group(Locked& locked, const Error& error);
+  void go_wrong(Locked& locked, const Error& error);
 
   const SparseCall call_;
   const std::shared_ptr<void> keep_alive_;

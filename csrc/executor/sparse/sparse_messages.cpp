@@ -47,8 +47,8 @@ void SparseAllReduceTask::send(Locked& locked, Message message, int peer, size_t
       tag::collective(0, group().rank(), sequence(), 0, number,
                       tag::turned(fingerprint_, static_cast<int>(number)), group().world_size());
   const Token token{is_result, /*is_receive=*/false, peer, stream};
-  group().send(locked, *this, token.packed(), peer, tag, bytes.data(), bytes.size(),
-               group().wire(peer));
+  group().messages().send(locked, *this, token.packed(), peer, tag, bytes.data(), bytes.size(),
+                          group().links().wire(peer));
 }
 
 void SparseAllReduceTask::receive(Locked& locked, Message message, int peer, size_t stream,
@@ -58,8 +58,8 @@ void SparseAllReduceTask::receive(Locked& locked, Message message, int peer, siz
   const uint64_t tag =
       tag::collective(group().slot(), peer, sequence(), 0, number_of(is_result, stream), 0, n);
   const Token token{is_result, /*is_receive=*/true, peer, stream};
-  group().receive(locked, *this, token.packed(), peer, tag, ~tag::fingerprint_mask(n), to,
-                  message_bytes_, group().wire(peer));
+  group().messages().receive(locked, *this, token.packed(), peer, tag, ~tag::fingerprint_mask(n),
+                             to, message_bytes_, group().links().wire(peer));
 }
 
 void SparseAllReduceTask::completed(Locked& locked, uint32_t bits, size_t length, uint64_t tag) {
@@ -68,7 +68,7 @@ void SparseAllReduceTask::completed(Locked& locked, uint32_t bits, size_t length
     const uint64_t number = number_of(token.is_result, token.stream);
     const uint64_t expected = tag::turned(fingerprint_, static_cast<int>(number));
     if (((tag ^ expected) & tag::fingerprint_mask(group().world_size())) != 0 || length == 0) {
-      group().disagree(locked, *this, token.peer);
+      group().agreement().disagree(locked, *this, token.peer);
       return;
     }
     if (token.is_result) {
@@ -91,7 +91,7 @@ void SparseAllReduceTask::completed(Locked& locked, uint32_t bits, size_t length
 }
 
 void SparseAllReduceTask::truncated(Locked& locked, uint32_t bits, uint64_t) {
-  group().disagree(locked, *this, Token::of(bits).peer);
+  group().agreement().disagree(locked, *this, Token::of(bits).peer);
 }
 
 }  // namespace q7x2

@@ -4,7 +4,7 @@
 // the moment it finds their peer infos: a parent its children, and each child of rank 0 rank 0.
 // Ranks on rank 0's host watch rank 0 too. A process of this host is watched by a pidfd, a process
 // of another host by a heartbeat connection. Once the group is open, it watches the same neighbours
-// for as long as it lives (Group::open), and others as soon as it talks to them.
+// for as long as it lives (WireUp::open), and others as soon as it talks to them.
 //
 // What follows from a loss depends on who finds it, because the store may hold peer infos of dead
 // processes of an earlier attempt:

@@ -131,7 +131,7 @@ void PeerMemberMonitor::ask(const std::vector<int>& ranks) {
       hear(locked, watched);
       if (Group* const group = group_with(locked, watched.process)) {
         asked_.try_emplace(watched.rank, Asked{Clock::now(), ""});
-        group->ask_whom_it_awaits(locked, group->membership().rank_of(watched.process));
+        group->agreement().ask_whom_it_awaits(locked, group->membership().rank_of(watched.process));
       }
     }
   }
@@ -157,8 +157,8 @@ void PeerMemberMonitor::hear(Locked& locked, const Watched& watched) {
   if (asked == asked_.end() || group == nullptr) {
     return;
   }
-  std::string late =
-      group->late_behind(locked, group->membership().rank_of(watched.process), asked->second.since);
+  std::string late = group->agreement().late_behind(
+      locked, group->membership().rank_of(watched.process), asked->second.since);
   if (!late.empty()) asked->second.late_behind = std::move(late);
 }
 

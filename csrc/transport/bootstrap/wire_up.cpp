@@ -1,42 +1,23 @@
 #include "transport/bootstrap/wire_up.h"
 
 #include <algorithm>
-#include <map>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include "fabric/host.h"
 #include "transport/bootstrap/expecting_others.h"
 #include "transport/bootstrap/forked_ucx.h"
+#include "transport/bootstrap/gather_tree.h"
 #include "transport/bootstrap/known_breaks.h"
 #include "transport/bootstrap/network_check.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/group/group.h"
 #include "transport/group/group_facts.h"
+#include "transport/group/group_failure.h"
 #include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
 namespace {
-
-/// Whether ranks that could share memory have none yet. All ranks of the group say the same.
-bool memory_comes_late(const Membership& members) {
-  struct Host {
-    size_t ranks = 0;
-    bool lacks = false;
-  };
-  std::map<std::string_view, Host> hosts;
-  for (int r = 0; r < members.world_size(); ++r) {
-    Host& host = hosts[members.peer_info(r).host_key];
-    ++host.ranks;
-    host.lacks |= members.peer_info(r).memory.empty();
-  }
-  return std::any_of(hosts.begin(), hosts.end(), [](const auto& each) {
-    const Host& host = each.second;
-    return host.lacks && host.ranks > 1 && host.ranks <= ShmChannel::kMaxMembers;
-  });
-}
 
 /// Whether a connection between two of them broke, and one of the two does not know it yet. All
 /// ranks say the same.
@@ -55,17 +36,30 @@ bool tells_of_breaks(const std::vector<PeerInfo>& peer_infos) {
   });
 }
 
-bool is_shareable(const Membership& members) {
-  const size_t count = members.host_ranks().size();
-  return count > 1 && count <= ShmChannel::kMaxMembers;
-}
-
 void destroy(Group* group) {
   // The memory that it maps and its connections are the parent's.
   if (!group->runtime().forked()) delete group;
 }
 
 }  // namespace
+
+std::shared_ptr<Group> make_group(Runtime& runtime, int rank, int world_size,
+                                  const std::string& name, const Exchange& exchange,
+                                  const Await& await, bool eager, const std::string& algorithms,
+                                  DevicePath device_path) {
+  return WireUp(runtime, rank, world_size, name, exchange, await)
+      .run(eager, algorithms, device_path);
+}
+
+void connect_all(Group& group) {
+  Locked locked(group.runtime().lock());
+  group.links().connect_all(locked);
+}
+
+void set_awaited(Group& group, int rank) {
+  Locked locked(group.runtime().lock());
+  group.agreement().set_awaited(locked, rank);
+}
 
 WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& name,
                const Exchange& exchange, const Await& await)
@@ -104,19 +98,36 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
   // Not under the lock, which it takes when it goes.
   std::shared_ptr<Group> group(
       new Group(runtime_, std::exchange(slot_, -1), std::move(members), begun_), destroy);
-  group->open();
+  open(*group);
   try {
     share_memory(*group);
     find_private_links(*group);
     log_group(*group);
     if (eager) {
-      group->connect_all();
+      connect_all(*group);
     }
   } catch (const std::exception& error) {
-    group->abort(group->failure_of(error));  // others may have it already
+    group->abort(failure_of(group->membership(), error));  // others may have it already
     throw;
   }
   return group;
+}
+
+void WireUp::open(Group& group) {
+  const Membership& members = group.membership();
+  {
+    Locked locked(runtime_.lock());
+    runtime_.groups().open(locked, group.slot(), group);
+    // Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices,
+    // also if nobody has talked to it.
+    std::vector<int> neighbours = children_of(rank_, world_size_, kTreeBranches);
+    if (rank_ > 0) neighbours.push_back((rank_ - 1) / kTreeBranches);
+    for (const int r : neighbours) runtime_.peers().watch(locked, members.peer(r));
+    if (runtime_.queue().is_blocked() && members.host_ranks().size() > 1) {
+      group.fail(locked, runtime_.queue().error());
+    }
+  }
+  runtime_.parking().wake_driver();
 }
 
 void WireUp::admit(const std::vector<std::string>& peer_infos) {
@@ -238,122 +249,6 @@ void WireUp::renew_connections(const Membership& members, std::vector<PeerInfo> 
       runtime_.peers().catch_up(locked, members.peer(r), Wire::kShared, renewed_.back().opened);
     }
   }
-}
-
-// -------------------------------------------------------------------------------- shared memory
-
-std::unique_ptr<ShmChannel> WireUp::new_channel(int members) {
-  try {
-    const Locked locked(runtime_.lock());
-    return std::make_unique<ShmChannel>(runtime_.reactor().context(), runtime_.process(), members);
-  } catch (const Error& error) {
-    no_channel_ = error.what();
-    return nullptr;
-  }
-}
-
-void WireUp::share_memory(Group& group) {
-  const Membership& members = group.membership();
-  const auto ranks = static_cast<int>(members.host_ranks().size());
-  if (ranks > usable_cpus()) {
-    runtime_.parking().set_crowded();
-  }
-  runtime_.jobs().allow_lanes(lanes_of_process(usable_cpus(), ranks));
-  const std::vector<std::string> keys = memory_keys(group);
-  if (is_shareable(members) && channel_) {
-    map_memory(group, keys);
-    return;
-  }
-  const std::string why =
-      is_shareable(members)
-          ? "this rank has no memory to share: " + no_channel_
-          : "at most " + std::to_string(ShmChannel::kMaxMembers) + " ranks of a host share memory";
-  for (const int r : members.host_ranks()) {
-    if (r != rank_) group.refuse_memory(r, why);
-  }
-}
-
-std::vector<std::string> WireUp::memory_keys(Group& group) {
-  const Membership& members = group.membership();
-  std::vector<std::string> keys;
-  for (int r = 0; r < world_size_; ++r) {
-    keys.push_back(members.peer_info(r).memory);
-  }
-  if (memory_comes_late(members)) {
-    std::string late;
-    if (is_shareable(members) && !channel_) {
-      channel_ = new_channel(static_cast<int>(members.host_ranks().size()));
-      late = channel_ ? channel_->key() : "";
-    }
-    const std::vector<std::string> all = exchange("memory", late, [&] { group.check(); });
-    for (size_t r = 0; r < keys.size(); ++r) {
-      if (keys[r].empty()) {
-        keys[r] = all[r];
-      }
-    }
-  }
-  return keys;
-}
-
-// That two ranks have the same host key says that they should be able to share memory; whether they
-// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
-// mapped a segment reads there whether its owner has mapped this rank's.
-void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
-  const Membership& members = group.membership();
-  const std::vector<int>& ranks = members.host_ranks();
-  const auto count = static_cast<int>(ranks.size());
-  const auto self = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-  ShmChannel& channel = *channel_;
-  channel.join(self, count);
-  for (int step = 1; step < count; ++step) {
-    // Each rank starts with its successor, so that no rank is called by all at once.
-    const int member = (self + step) % count;
-    const int rank = ranks[static_cast<size_t>(member)];
-    const std::string& key = keys[static_cast<size_t>(rank)];
-    if (key.empty()) {
-      group.refuse_memory(rank, members.describe(rank) + " has no memory to share");
-      continue;
-    }
-    try {
-      Locked locked(runtime_.lock());
-      // Without a hello: who maps this rank's memory connects to it as well.
-      if (runtime_.peers().connect(locked, members.peer(rank))) {
-        channel.map(member, members.peer(rank).shared.endpoint(), key,
-                    members.peer_info(rank).process);
-      }
-    } catch (const Error& error) {
-      // These two talk through UCX's transports.
-      group.refuse_memory(rank, error.what());
-    }
-    channel.tell(member);
-  }
-  int next = 0;
-  const auto missing = [&] {
-    while (next < count && (!channel.is_mapped(next) || channel.told_by(next))) {
-      ++next;
-    }
-    return next < count ? ranks[static_cast<size_t>(next)] : -1;
-  };
-  // Others of the group may wait for this rank by now.
-  await_(missing, [&] {
-    group.check();
-    group.set_awaited(missing());
-  });
-  group.set_awaited(-1);
-
-  Locked locked(runtime_.lock());
-  for (int member = 0; member < count; ++member) {
-    if (channel.is_mapped(member) && *channel.told_by(member)) {
-      channel.open(member);
-    } else if (member != self) {
-      const int rank = ranks[static_cast<size_t>(member)];
-      if (group.memory_refusal(rank).empty()) {
-        group.refuse_memory(rank, members.describe(rank) + " could not map this rank's memory");
-      }
-      group.greet(locked, rank);
-    }
-  }
-  group.share_memory(locked, std::move(channel_));
 }
 
 // -------------------------------------------------------------------------------- private links

@@ -55,6 +55,19 @@ Await await_of(Meeting& meeting) {
   };
 }
 
+/// Makes a group with WireUp, and returns it open. For the arguments see WireUp.
+std::shared_ptr<Group> make_group(Runtime& runtime, int rank, int world_size,
+                                  const std::string& name, const Exchange& exchange,
+                                  const Await& await, bool eager,
+                                  const std::string& algorithms = {},
+                                  DevicePath device_path = DevicePath::kAuto);
+
+/// Connects to every peer. Takes the reactor's lock.
+void connect_all(Group& group);
+/// While the group is made, this rank waits for `rank`: see CallAgreement. Takes the reactor's
+/// lock.
+void set_awaited(Group& group, int rank);
+
 class WireUp {
  public:
   /// `exchange` and `await` must outlive it. Throws Error(kInvalidArgument) for a rank or a size
@@ -65,7 +78,10 @@ class WireUp {
   WireUp(const WireUp&) = delete;
   WireUp& operator=(const WireUp&) = delete;
 
-  /// Once. For the arguments and errors see Group::create.
+  /// Once. Ranks of one host map each other's memory; the others connect on first use, or at once
+  /// with `eager`. `algorithms`: to which this rank's collectives are confined. `device_path`: as
+  /// this rank was told. Throws Error(kMismatch) if the ranks disagree about that or about the
+  /// group.
   std::shared_ptr<Group> run(bool eager, const std::string& algorithms, DevicePath device_path);
 
  private:
@@ -80,6 +96,8 @@ class WireUp {
   /// them.
   std::vector<PeerInfo> verified(const std::vector<std::string>& bytes) const;
   Membership meet(std::vector<PeerInfo> peer_infos);
+  /// From here on the group hears of failures and messages.
+  void open(Group& group);
   /// Keeps in `renewed_` what the ranks say of their connections to this one.
   void renew_connections(const Membership& members, std::vector<PeerInfo> peer_infos);
   /// Null where there is no shared memory to be had: the messages go through UCX's transports.

@@ -1,5 +1,5 @@
 // What the ranks of a group ask and tell each other about their calls: how far each is, and whether
-// they have made the same one (group_agreement.cpp, group_lateness.cpp).
+// they have made the same one (CallAgreement).
 #pragma once
 
 #include <chrono>

@@ -1,93 +1,43 @@
-// Life and death of a group.
 #include "transport/group/group.h"
 
 #include <algorithm>
-#include <iterator>
-#include <new>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
-#include "transport/bootstrap/gather_tree.h"
-#include "transport/group/group_facts.h"
 #include "transport/group/group_failure.h"
+#include "transport/group/group_table.h"
+#include "transport/peer/peer_table.h"
+#include "transport/run/flight_log.h"
 #include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
+namespace {
 
-std::shared_ptr<Group> Group::create(Runtime& runtime, int rank, int world_size,
-                                     const std::string& name, const Exchange& exchange,
-                                     const Await& await, bool eager, const std::string& algorithms,
-                                     DevicePath device_path) {
-  return WireUp(runtime, rank, world_size, name, exchange, await)
-      .run(eager, algorithms, device_path);
+/// `error` as `task` has it: it names the task.
+Error named(const Error& error, const Task& task) {
+  const std::string text = error.what();
+  const std::string name = task.name();
+  return {error.code(), text.find(name) == std::string::npos ? name + ": " + text : text,
+          error.rank()};
 }
+
+}  // namespace
 
 Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
     : runtime_(runtime),
       slot_(slot),
       members_(std::move(members)),
-      device_path_(device_path_of(members_.peer_infos())),
       begun_(begun),
-      departed_(static_cast<size_t>(world_size())),
-      last_calls_(static_cast<size_t>(world_size())),
-      wires_(static_cast<size_t>(world_size()), Wire::kShared),
-      memory_refusals_(static_cast<size_t>(world_size())) {}
+      departure_(world_size()),
+      links_(slot, members_, departure_),
+      messages_(slot, members_, departure_, links_, turns_),
+      agreement_(*this, members_, turns_) {}
 
 Group::~Group() {
   leave();
-  const Locked locked(runtime_.lock());
-  matcher_.reset();  // keys of peers' memory are the worker's
-}
-
-void Group::open() {
-  {
-    Locked locked(runtime_.lock());
-    runtime_.groups().open(locked, slot_, *this);
-    watch_neighbours(locked);
-    for (int r = 0; r < world_size(); ++r) {
-      if (r != rank() && members_.peer(r).life.is_dead()) {
-        peer_died(locked, members_.peer(r));  // since the peer infos were written
-      }
-    }
-    if (runtime_.queue().is_blocked()) lose_host(locked, runtime_.queue().error());
-  }
-  runtime_.parking().wake_driver();
-}
-
-// Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices, also
-// if nobody has talked to it.
-void Group::watch_neighbours(Locked& locked) {
-  std::vector<int> ranks = children_of(rank(), world_size(), kTreeBranches);
-  if (rank() > 0) ranks.push_back((rank() - 1) / kTreeBranches);
-  for (const int r : ranks) runtime_.peers().watch(locked, members_.peer(r));
-}
-
-void Group::set_job_ranks(std::vector<uint64_t> job_ranks) {
-  const Locked locked(runtime_.lock());
-  job_ranks_ = std::move(job_ranks);
-}
-
-void Group::add_job_members(Locked&, std::unordered_map<uint64_t, Peer*>& members) const {
-  for (int r = 0; job_ranks_ && r < world_size(); ++r) {
-    const auto index = static_cast<size_t>(r);
-    if (r != rank()) {
-      members.emplace(job_ranks_->empty() ? index : (*job_ranks_)[index], &members_.peer(r));
-    }
-  }
-}
-
-Peer* Group::failed_member(Locked&) const {
-  const bool names_one = error_ && error_->code() == ErrorCode::kPeerFailed &&
-                         error_->rank() >= 0 && error_->rank() < world_size() &&
-                         error_->rank() != rank();
-  return names_one ? &members_.peer(error_->rank()) : nullptr;
-}
-
-void Group::record(const std::vector<uint64_t>& job_ranks) {
   Locked locked(runtime_.lock());
-  flight_ = runtime_.flights().open(locked, members_, job_ranks);
+  messages_.close(locked);
 }
 
 void Group::accompany(const std::shared_ptr<Group>& other) {
@@ -95,135 +45,114 @@ void Group::accompany(const std::shared_ptr<Group>& other) {
   companion_ = other;
 }
 
-// ---------------------------------------------------------------------------------- connections
-
-bool Group::connect(Locked& locked, int rank) {
-  Peer& peer = members_.peer(rank);
-  const bool fresh = !peer.shared.is_open();
-  if (!runtime_.peers().connect(locked, peer)) {
-    return false;
-  }
-  if (fresh) {
-    greet(locked, rank);
-    if (logs(Level::kDebug)) {
-      log_transports(*this, rank, peer.shared.endpoint().transports());
-    }
-  }
-  return true;
-}
-
-void Group::greet(Locked& locked, int rank) {
-  runtime_.controls().send(locked, members_.peer(rank), control_to(rank, ControlType::kHello));
-}
-
-void Group::connect_all() {
-  Locked locked(runtime_.lock());
-  // Each rank starts with its successor, so that no rank is called by all at once.
-  for (int step = 1; step < world_size(); ++step) {
-    connect(locked, (rank() + step) % world_size());
-  }
-}
-
-std::vector<std::string> Group::transports(int rank) {
-  if (rank < 0 || rank >= world_size()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "rank " + std::to_string(rank) + " is not in a group of " + std::to_string(world_size()));
-  }
-  const Locked locked(runtime_.lock());
-  const bool is_open = rank != this->rank() && members_.peer(rank).shared.is_open();
-  return is_open ? members_.peer(rank).shared.endpoint().transports() : std::vector<std::string>();
-}
-
-void Group::use_private_link(int rank) {
-  const Locked locked(runtime_.lock());
-  Peer& peer = members_.peer(rank);
-  if (!peer.rail.exists()) {
-    throw Error(ErrorCode::kInternal, "there is no private link to " + describe(rank));
-  }
-  peer.relies_on_rail = true;
-  wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
-}
-
 // ---------------------------------------------------------------------------------------- tasks
 
-std::vector<std::shared_ptr<Task>> Group::tasks() {
-  Locked locked(runtime_.lock());
-  const auto& active = runtime_.tasks().active(locked);
-  std::vector<std::shared_ptr<Task>> mine;
-  std::copy_if(active.begin(), active.end(), std::back_inserter(mine),
-               [this](const auto& task) { return &task->group() == this; });
-  return mine;
+void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
+  if (!closed_) locked.flights().admit(locked, *task, slot_);
+  if (error_ || closed_) {
+    if (task->takes_turn()) turns_.skip(locked, *task);
+    task->fail(locked, error_
+                           ? Error(error_->code(),
+                                   task->name() + ": the group has failed: " + error_->what(),
+                                   error_->rank())
+                           : Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
+  } else if (task->takes_turn() && !turns_.submit(locked, task)) {
+    locked.flights().submitted(locked, *task);
+    messages_.update_sharing(locked);
+  } else {
+    begin(locked, task);
+  }
 }
 
-std::vector<std::shared_ptr<Task>> Group::collectives() {
-  std::vector<std::shared_ptr<Task>> mine = tasks();
-  std::erase_if(mine, [](const auto& task) { return task->done() || !task->takes_turn(); });
+void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
+  Task::Record& record = task->record(locked);
+  record.next_inquiry = CallAgreement::first_inquiry(*task);
+  if (task->takes_turn()) {
+    turns_.begin(locked, *task);
+    messages_.update_sharing(locked);
+  }
+  record.is_started = true;
+  if (record.flight_group != 0 && task->is_recorded()) {
+    // A task that did not have to wait for its turn spares a look at the clock.
+    record.started = record.has_waited ? Clock::now() : task->submitted();
+    record.waits.begin(record.started);
+  }
+  if (task->takes_turn()) {
+    if (const Error* const failed = failed_calls_.find(record.sequence)) {
+      task->fail(locked, named(*failed, *task));
+      return;
+    }
+    const int missing = departure_.find_missing(record.sequence);
+    if (missing >= 0) {
+      task->stranded(locked, left_error(members_, missing, task->name()));
+      return;
+    }
+  }
+  task->start(locked);
+  locked.flights().started(locked, *task);
+}
+
+void Group::start_waiting(Locked& locked) {
+  for (;;) {
+    std::shared_ptr<Task> next;
+    try {
+      next = turns_.take_next(locked);
+      if (!next) return;
+      begin(locked, next);
+    } catch (const std::exception& exception) {
+      const Error error = failure_of(members_, exception);
+      if (!next) {
+        fail(locked, error);
+        return;
+      }
+      fail_call(locked, *next, error);
+    }
+  }
+}
+
+void Group::task_done(Locked& locked, Task& task) {
+  if (!task.takes_turn() || !turns_.end(locked, task)) return;
+  messages_.forget_stalled(locked, task);
+  start_waiting(locked);
+  messages_.update_sharing(locked);
+}
+
+std::vector<std::shared_ptr<Task>> Group::unfinished(Locked& locked) {
+  std::vector<std::shared_ptr<Task>> mine;
+  for (const auto& task : locked.tasks().active(locked)) {
+    if (&task->group() == this && !task->is_over(locked)) mine.push_back(task);
+  }
   return mine;
 }
 
 void Group::fail_tasks(Locked& locked, const Error& error) {
-  waiting_.clear();
-  std::vector<std::shared_ptr<Task>> mine;
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    if (&task->group() == this && !task->is_over(locked)) {
-      mine.push_back(task);
+  turns_.drop_waiting(locked);
+  for (const auto& task : unfinished(locked)) {
+    task->fail(locked, named(error, *task));
+  }
+}
+
+bool Group::progress_shared(Locked& locked) {
+  if (messages_.channel() == nullptr) return false;
+  bool any = false;
+  try {
+    any = messages_.progress(locked);
+    if (turns_.has_waiting()) {
+      messages_.free_returned(locked);
+      start_waiting(locked);
     }
+  } catch (const std::exception& exception) {
+    fail(locked, failure_of(members_, exception));
+    any = true;
   }
-  for (const auto& task : mine) {
-    task->fail(locked, Error(error.code(), task->name() + ": " + error.what(), error.rank()));
-  }
+  locked.tasks().drain(locked);
+  return any;
 }
 
-void Group::request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status) {
-  if (wire == Wire::kPrivate && !members_.peer(rank).relies_on_rail) {
-    task.fail(locked,
-              Error(ErrorCode::kTransport, task.name() + ": the private link to " + describe(rank) +
-                                               " does not work: " + ucs_status_string(status)));
-  } else if (rank >= 0 && has_left(rank)) {
-    task.stranded(locked, left_error(rank, task));
-  } else if (rank >= 0) {
-    runtime_.peers().suspect(locked, members_.peer(rank), ucs_status_string(status));
-  } else {
-    task.fail(locked, Error(ErrorCode::kTransport,
-                            task.name() + ": UCX reported " + ucs_status_string(status)));
-  }
-}
-
-// What they had sent was received before their connections were closed.
-bool Group::waits_for_the_dead(Locked& locked, Task& task) const {
-  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
-    if (p->peer < 0) return false;
-    const Peer& peer = members_.peer(p->peer);
-    if (!peer.life.has_ended() || !peer.life.is_dead()) return false;
-  }
-  return true;
-}
-
-// Of a receive from any rank nobody knows who sends.
-void Group::cut_off(Locked& locked, Task& task) {
-  std::set<int> ranks;
-  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
-    if (p->peer >= 0) {
-      ranks.insert(p->peer);
-    } else {
-      for (int r = 0; r < world_size(); ++r) {
-        if (r != rank()) ranks.insert(r);
-      }
-    }
-  }
-  bool are_all_dead = true;
-  for (const int r : ranks) {
-    are_all_dead = are_all_dead && members_.peer(r).life.is_dead();
-    runtime_.peers().cut_off(locked, members_.peer(r),
-                             "it did not let go of the memory of a call that had ended");
-  }
-  // UCX keeps some receives for ever whose message had begun to arrive over a connection that
-  // broke. All connections are closed, so nothing can write to their memory any more.
-  if (are_all_dead) {
-    task.record(locked).over_since = TimePoint::min();
-    task.settle(locked);
-  }
+void Group::housekeep(Locked& locked, TimePoint now) {
+  if (error_) messages_.drop_arrived(locked);  // what came over a private link
+  if (!failed_calls_.is_empty()) drop_failed_calls(locked);
+  agreement_.housekeep(locked, now);
 }
 
 // ------------------------------------------------------------------------------------- failures
@@ -234,141 +163,207 @@ std::optional<Error> Group::error() {
 }
 
 void Group::check() {
-  if (const std::optional<Error> failure = error()) {
-    throw Error(*failure);
-  }
+  if (const std::optional<Error> failure = error()) throw Error(*failure);
 }
 
 void Group::abort(const Error& error) {
   Locked locked(runtime_.lock());
   fail(locked, error);
-  runtime_.tasks().drain(locked);
+  locked.tasks().drain(locked);
 }
 
 void Group::fail(Locked& locked, const Error& error) {
-  if (closed_ || error_) {
-    return;
-  }
+  if (closed_ || error_) return;
   error_ = error;
-  runtime_.flights().failed(locked, flight_, error);
-  log(Level::kInfo,
-      "group '" + name() + "' has failed on rank " + std::to_string(rank()) + ": " + error.what());
+  locked.flights().failed(locked, slot_, error);
+  if (error.code() == ErrorCode::kPeerFailed && error.rank() >= 0 && error.rank() < world_size() &&
+      error.rank() != rank()) {
+    locked.groups().failed(locked, slot_, &members_.peer(error.rank()));
+  }
+  log(Level::kInfo, "group '" + members_.name() + "' has failed on rank " + std::to_string(rank()) +
+                        ": " + error.what());
   fail_tasks(locked, error);
-  spread(locked, error);
+  for (const int r : links_.audience(locked)) links_.tell(locked, r, error);
   if (std::shared_ptr<Group> other = companion_.lock()) {
     other->fail(locked, error);
     locked.drop_later(std::move(other));
   }
 }
 
-// See group_failure.h: each rank that hears of it comes here, too.
-void Group::spread(Locked& locked, const Error& error) {
-  std::vector<int> ranks = neighbours(rank(), world_size());
+// ----------------------------------------------------------------------------- calls that fail
+
+// One that waits for its turn fails when it begins, on this rank as on the others: until then it
+// still learns from calls that precede it what all ranks must know alike.
+void Group::fail_call(Locked& locked, Task& task, const Error& error) {
+  const bool waits = task.takes_turn() && turns_.is_waiting(task);
+  const bool is_alone = task.can_fail_alone(waits);
+  const uint64_t number = task.record(locked).sequence;
+  if (!waits || !is_alone) task.fail(locked, named(error, task));
+  if (is_alone) {
+    note_failed_call(locked, number, error);
+  } else {
+    fail(locked, error);
+  }
+}
+
+void Group::note_failed_call(Locked& locked, uint64_t number, const Error& error) {
+  if (!is_usable(locked) || failed_calls_.find(number) != nullptr) return;
+  const std::set<int> told = links_.audience(locked);
+  failed_calls_.add(number, error, told);
+  turns_.stay_near(failed_calls_.oldest_unconfirmed());
+  // It sends nothing more, and then the others are told.
+  if (Task* const task = turns_.find_running(locked, number)) {
+    task->fail(locked, named(error, *task));
+  }
+  for (const int r : told) links_.tell(locked, r, error, number);
+  messages_.drop_collective(locked, number);
+}
+
+void Group::hear_failed_call(Locked& locked, const Control& control) {
+  if (!is_usable(locked)) return;
+  const uint64_t number = control.sequence;
+  const Error error(control.code, control.text,
+                    control.subject < world_size() ? control.subject : -1);
+  progress_shared(locked);  // what others wrote before
+  const bool is_forgotten = failed_calls_.is_forgotten(number, turns_.num_begun());
+  if (!is_forgotten) note_failed_call(locked, number, error);
+  if (is_forgotten || !failed_calls_.confirm(number, control.sender)) {
+    links_.tell(locked, control.sender, error, number);
+  }
+  messages_.drop_collective(locked, number, control.sender);
+  resume(locked);
+}
+
+// What has arrived since for calls whose numbers are not in use again.
+void Group::drop_failed_calls(Locked& locked) {
+  const uint64_t begun = turns_.num_begun();
+  failed_calls_.prune(begun);
+  failed_calls_.for_each([&](uint64_t number) {
+    if (number < begun + tag::kSequenceCycle / 2) messages_.drop_collective(locked, number);
+  });
+}
+
+// A rank has confirmed that a call failed, so others may begin that are far ahead of it.
+void Group::resume(Locked& locked) {
+  turns_.stay_near(failed_calls_.oldest_unconfirmed());
+  if (turns_.has_waiting()) start_waiting(locked);
+}
+
+// ------------------------------------------------------------------------------ ranks that leave
+
+void Group::leave() {
+  Locked locked(runtime_.lock());
+  if (closed_) return;
+  closed_ = true;
+  const uint64_t begun = turns_.num_begun();
+  const Unended unended = turns_.unended(locked);
+  fail_tasks(locked,
+             Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
+  if (!error_) tell_all(locked, ControlType::kGoodbye, begun, unended);
+  locked.flights().close(locked, slot_);
+  // A rank that is late may not take what is sent to it.
+  locked.groups().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
+  locked.tasks().drain(locked);
+}
+
+void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Unended& unended) {
   for (int r = 0; r < world_size(); ++r) {
-    if (r != rank() && members_.peer(r).shared.is_open()) ranks.push_back(r);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  for (const int r : ranks) {
-    if (!has_left(r) && members_.peer(r).life.is_alive() && connect(locked, r)) {
-      tell(locked, r, error);
-    }
+    if (!links_.is_member(locked, r)) continue;
+    Peer& peer = members_.peer(r);
+    Control control = links_.control_to(r, type);
+    control.sequence = begun;
+    control.unended = unended;
+    control.comes_twice =
+        type == ControlType::kGoodbye && links_.wire(r) == Wire::kPrivate && peer.rail.is_open();
+    locked.controls().send(locked, peer, control);
+    if (control.comes_twice) locked.controls().send(locked, peer, control, Wire::kPrivate);
   }
 }
 
-void Group::tell(Locked& locked, int rank, const Error& error) {
-  Control control = control_to(rank, ControlType::kAbort);
-  control.code = error.code();
-  control.subject = error.rank();
-  control.text = error.what();
-  runtime_.controls().send(locked, members_.peer(rank), control);
+// Two ranks may each have begun what the other one never will. Without it each would stay for the
+// other.
+void Group::say_last_call(Locked& locked) {
+  if (is_usable(locked)) tell_all(locked, ControlType::kLastCall, turns_.num_begun());
 }
 
-// All that a rank sent before it failed arrives before it says so. Where nobody receives it, its
-// sender's calls would never be done.
-void Group::drop_mail(Locked& locked) {
-  runtime_.reactor().drop_unexpected(locked, tag::slot_bits(slot_), tag::kSlotMask);
+void Group::peer_left(Locked& locked, const Control& goodbye) {
+  const int rank = goodbye.sender;
+  progress_shared(locked);  // what it wrote before it left
+  messages_.drop(locked, rank);
+  departure_.leave(rank, goodbye.sequence, goodbye.unended);
+  failed_calls_.forget_rank(rank);
+  bool is_needed = false;
+  for (const auto& task : std::vector(locked.tasks().active(locked))) {
+    if (&task->group() != this || !needs(locked, *task, rank)) continue;
+    const Error error = left_error(members_, rank, task->name());
+    if (!task->is_over(locked)) task->stranded(locked, error);
+    // It drops what was on its way to it, so that these tasks are done.
+    if (!std::exchange(is_needed, true)) links_.tell(locked, rank, error);
+  }
+  resume(locked);
 }
 
-Error Group::failure_of(const std::exception& exception) const {
-  if (const auto* error = dynamic_cast<const Error*>(&exception)) {
-    return *error;
+bool Group::needs(Locked& locked, Task& task, int rank) const {
+  if (task.takes_turn() && departure_.misses(rank, task.record(locked).sequence)) return true;
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer == rank) return true;
   }
-  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
-  return {ErrorCode::kTransport,
-          describe(rank()) + " could not go on: " +
-              (no_memory ? "it could not allocate memory" : exception.what()),
-          rank()};
-}
-
-void Group::peer_died(Locked& locked, const Peer& peer) {
-  const int rank = members_.rank_of(peer);
-  if (rank < 0 || has_left(rank)) {
-    return;
-  }
-  if (matcher_) progress_shared(locked);  // what it wrote before
-  if (peer.life.is_lost_by(Evidence::kLate)) {
-    fail(locked, Error(ErrorCode::kTimeout,
-                       describe(rank) + " is late: " + peer.life.reason() +
-                           ", so the connection to it was closed",
-                       rank));
-    return;
-  }
-  // Of a path that is blocked, either end may be the one that says so: both are named.
-  const std::string here = describe(this->rank());
-  std::string reason = peer.life.reason();
-  if (peer.life.is_lost_by(Evidence::kPathFromBlocked)) {
-    reason =
-        "the path for data from it to " + here + " is blocked (firewall or MTU?), its host answers";
-  } else if (peer.life.is_lost_by(Evidence::kPathToBlocked)) {
-    reason += ", seen from " + here;
-  }
-  fail(locked, Error(ErrorCode::kPeerFailed, describe(rank) + " failed: " + reason, rank));
+  return false;
 }
 
 // -------------------------------------------------------------------------------- what peers say
 
-Control Group::control_to(int rank, ControlType type) const {
-  Control control;
-  control.type = type;
-  control.slot = peer_info(rank).slot;
-  control.sender_slot = static_cast<uint16_t>(slot_);
-  control.sender = this->rank();
-  control.receiver = rank;
-  return control;
-}
-
 void Group::handle(Locked& locked, const Control& control) {
   // Only a member may speak for itself, and not this rank.
   if (control.sender < 0 || control.sender >= world_size() || control.sender == rank() ||
-      control.receiver != rank() || peer_info(control.sender).process != control.process) {
+      control.receiver != rank() || members_.peer_info(control.sender).process != control.process) {
     return;
   }
   switch (control.type) {
     case ControlType::kHello:
-      if (!closed_ && !error_) {
-        connect(locked, control.sender);
-      }
+      if (is_usable(locked)) links_.connect(locked, control.sender);
       return;
     case ControlType::kGoodbye:
-      hear_goodbye(locked, control);
+      if (departure_.is_last_goodbye(control.sender, control.comes_twice)) {
+        peer_left(locked, control);
+      }
       return;
     case ControlType::kLastCall:
-      last_calls_[static_cast<size_t>(control.sender)] = control.sequence;
+      departure_.announce(control.sender, control.sequence);
       return;
     case ControlType::kAbort:
-      if (matcher_) progress_shared(locked);  // what others wrote before
+      progress_shared(locked);  // what others wrote before
       fail(locked, Error(control.code, control.text,
                          control.subject < world_size() ? control.subject : -1));
-      drop_mail(locked);
+      // All that a rank sent before it failed arrives before it says so. Where nobody receives it,
+      // its sender's calls would never be done.
+      messages_.drop_arrived(locked);
       return;
     case ControlType::kInquiry:
-      answer(locked, control);
+      agreement_.hear_inquiry(locked, control);
       return;
     case ControlType::kAnswer:
-      hear_answer(locked, control);
+      agreement_.hear_answer(locked, control);
+      return;
+    case ControlType::kFailedCall:
+      hear_failed_call(locked, control);
       return;
   }
+}
+
+// ----------------------------------------------------------------- what the agreement asks about
+
+std::string Group::call_text(Locked& locked, uint64_t sequence) const {
+  return locked.flights().call_text(locked, slot_, sequence);
+}
+
+std::string Group::life_of(Locked& locked, int rank) const {
+  return locked.peers().why_late(locked, members_.peer(rank));
+}
+
+int Group::awaited_elsewhere(Locked& locked) const {
+  const Peer* const peer = locked.groups().awaited_peer(locked);
+  return peer == nullptr ? -1 : members_.rank_of(peer->info.process);
 }
 
 }  // namespace q7x2

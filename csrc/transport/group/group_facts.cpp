@@ -8,6 +8,7 @@
 #include "transport/group/group.h"
 #include "transport/peer/peer_info.h"
 #include "transport/quirks/shared_memory_limits.h"
+#include "transport/run/runtime.h"
 
 namespace q7x2 {
 namespace {
@@ -36,50 +37,59 @@ bool wants_memory() {
 void log_refusals(Group& group) {
   const Membership& members = group.membership();
   const int first = members.host_ranks().front();
-  const bool is_covered = group.rank() != first && !group.memory_refusal(first).empty();
+  const bool is_covered = group.rank() != first && !group.messages().memory_refusal(first).empty();
   std::map<std::string_view, std::vector<int>> ranks;  // by reason
   for (const int r : members.host_ranks()) {
-    if (!group.memory_refusal(r).empty() && (r > group.rank() || is_covered)) {
-      ranks[group.memory_refusal(r)].push_back(r);
+    if (!group.messages().memory_refusal(r).empty() && (r > group.rank() || is_covered)) {
+      ranks[group.messages().memory_refusal(r)].push_back(r);
     }
   }
   for (const auto& [reason, others] : ranks) {
     const Level level = wants_memory() ? Level::kWarn : Level::kInfo;
     log(is_covered ? Level::kDebug : level,
-        "group '" + group.name() + "': rank " + std::to_string(group.rank()) +
+        "group '" + group.membership().name() + "': rank " + std::to_string(group.rank()) +
             " shares no memory with rank" + (others.size() > 1 ? "s " : " ") + ranks_text(others) +
             ", and uses UCX's transports: " + std::string(reason));
   }
 }
 
-void log_transports(Group& group) {
+void log_all_transports(Group& group) {
+  Locked locked(group.runtime().lock());
   for (int r = 0; r < group.world_size() && logs(Level::kDebug); ++r) {
-    const std::vector<std::string> transports = group.transports(r);
-    if (!transports.empty()) log_transports(group, r, transports);
+    const std::vector<std::string> transports = group.links().transports(locked, r);
+    if (!transports.empty()) log_transports(group.membership(), r, transports);
   }
 }
 
 void log_private_links(Group& group, Level level) {
   for (int r = 0; r < group.world_size(); ++r) {
-    if (r == group.rank() || !group.has_private_link(group.rank(), r)) continue;
-    log(level, "group '" + group.name() + "': the hosts of rank " + std::to_string(group.rank()) +
-                   " and of rank " + std::to_string(r) + " have a private link");
+    if (r == group.rank() || !group.membership().private_network(group.rank(), r)) continue;
+    log(level, "group '" + group.membership().name() + "': the hosts of rank " +
+                   std::to_string(group.rank()) + " and of rank " + std::to_string(r) +
+                   " have a private link");
   }
 }
 
 }  // namespace
 
+std::vector<std::string> transports_of(Group& group, int rank) {
+  Locked locked(group.runtime().lock());
+  return group.links().transports(locked, rank);
+}
+
 std::vector<PeerFacts> peer_facts(Group& group) {
   std::vector<PeerFacts> facts;
+  Locked locked(group.runtime().lock());
   for (int r = 0; r < group.world_size(); ++r) {
     if (r == group.rank()) continue;
-    facts.push_back({.rank = r,
-                     .same_host = group.same_host(r),
-                     .shares_memory = group.shares_memory(r),
-                     .memory_refusal = group.memory_refusal(r),
-                     .transports = group.transports(r),
-                     .has_private_link = group.has_private_link(group.rank(), r),
-                     .uses_private_link = group.wire(r) == Wire::kPrivate});
+    facts.push_back(
+        {.rank = r,
+         .same_host = group.membership().same_host(r),
+         .shares_memory = group.messages().shares_memory(r),
+         .memory_refusal = group.messages().memory_refusal(r),
+         .transports = group.links().transports(locked, r),
+         .has_private_link = group.membership().private_network(group.rank(), r).has_value(),
+         .uses_private_link = group.links().wire(r) == Wire::kPrivate});
   }
   return facts;
 }
@@ -112,17 +122,11 @@ void log_group(Group& group) {
   const Level level = group.rank() == 0 ? Level::kInfo : Level::kDebug;
   if (!logs(level)) return;
   const Membership& members = group.membership();
-  log(level, "group '" + group.name() + "': rank " + std::to_string(group.rank()) + " of " +
-                 hosts_text(members) + "; UCX may use " +
+  log(level, "group '" + group.membership().name() + "': rank " + std::to_string(group.rank()) +
+                 " of " + hosts_text(members) + "; UCX may use " +
                  members.peer_info(group.rank()).transports);
   log_private_links(group, level);
-  log_transports(group);
-}
-
-void log_transports(const Group& group, int rank, const std::vector<std::string>& transports) {
-  if (!logs(Level::kDebug)) return;
-  log(Level::kDebug, "group '" + group.name() + "': rank " + std::to_string(group.rank()) +
-                         " talks to " + group.describe(rank) + " over " + join_list(transports));
+  log_all_transports(group);
 }
 
 }  // namespace q7x2

@@ -22,6 +22,9 @@ struct PeerFacts {
   bool uses_private_link = false;
 };
 
+/// See GroupLinks. Takes the reactor's lock.
+std::vector<std::string> transports_of(Group& group, int rank);
+
 /// By rank, without this one. Takes the reactor's lock.
 std::vector<PeerFacts> peer_facts(Group& group);
 
@@ -30,9 +33,6 @@ std::vector<std::vector<int>> ranks_by_host(const Membership& members);
 
 /// "0-2, 7".
 std::string ranks_text(const std::vector<int>& ranks);
-
-/// Says in the log by what UCX reaches `rank`.
-void log_transports(const Group& group, int rank, const std::vector<std::string>& transports);
 
 /// Says in the log what a new group is: its hosts, memory that is not shared and why, private
 /// links.

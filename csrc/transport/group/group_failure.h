@@ -1,4 +1,4 @@
-// Whom a rank tells that its group has failed.
+// Whom a rank tells that its group has failed, and what it says.
 //
 // A rank that fails a group, or hears of it for the first time, tells the ranks that it is
 // connected to and its neighbours. The neighbours of rank r are r ± 1, r ± 2, r ± 4, ... around the
@@ -11,11 +11,23 @@
 // notices the deaths itself, by its own connections or its deadline.
 #pragma once
 
+#include <exception>
 #include <vector>
+
+#include "base/error.h"
 
 namespace q7x2 {
 
+class Membership;
+struct Peer;
+
 /// In increasing order, without `rank` itself. If `a` is a neighbour of `b`, `b` is one of `a`.
 std::vector<int> neighbours(int rank, int world_size);
+
+/// The error that ends a group when this rank's own code has thrown `exception`.
+Error failure_of(const Membership& members, const std::exception& exception);
+
+/// The error that ends a group when `peer`, a member, has died, or was cut off because it was late.
+Error death_of(const Membership& members, const Peer& peer);
 
 }  // namespace q7x2

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "transport/group/group.h"
+#include "transport/group/group_failure.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
@@ -41,8 +42,19 @@ void GroupTable::open(Locked& locked, int number, Group& group) {
     handle(locked, control);
   }
   if (slot.has_lost_mail) {
-    group.fail(locked, group.failure_of(std::bad_alloc()));
+    group.fail(locked, failure_of(group.membership(), std::bad_alloc()));
   }
+  const Membership& members = group.membership();
+  for (int r = 0; r < members.world_size(); ++r) {
+    if (r != members.rank() && members.peer(r).life.is_dead()) {
+      member_died(locked, group, members.peer(r));  // since the peer infos were written
+    }
+  }
+}
+
+void GroupTable::set_job_ranks(const Group& group, std::vector<uint64_t> job_ranks) {
+  const Locked locked(reactor_.lock());
+  slots_[static_cast<size_t>(group.slot())].job_ranks = std::move(job_ranks);
 }
 
 void GroupTable::close(Locked& locked, int number, bool ended_late) {
@@ -74,9 +86,10 @@ void GroupTable::fail_all(Locked& locked, const std::exception& exception) {
   for (Slot& slot : slots_) {
     if (slot.group != nullptr) {
       // In words that name this rank, whatever the type.
+      const Membership& members = slot.group->membership();
       slot.group->fail(locked, no_memory
-                                   ? slot.group->failure_of(exception)
-                                   : slot.group->failure_of(std::runtime_error(exception.what())));
+                                   ? failure_of(members, exception)
+                                   : failure_of(members, std::runtime_error(exception.what())));
     } else {
       slot.has_lost_mail |= slot.is_taken && no_memory;
     }
@@ -89,7 +102,7 @@ void GroupTable::handle_guarded(Locked& locked, const Control& control) {
     handle(locked, control);
   } catch (const std::exception& exception) {
     Group* group = control.slot < slots_.size() ? slots_[control.slot].group : nullptr;
-    if (group != nullptr) group->fail(locked, group->failure_of(exception));
+    if (group != nullptr) group->fail(locked, failure_of(group->membership(), exception));
   }
 }
 
@@ -121,36 +134,49 @@ void GroupTable::handle(Locked& locked, const Control& control) {
 
 void GroupTable::peer_died(Locked& locked, Peer& peer) {
   for (Group* group : open_) {
-    group->peer_died(locked, peer);
+    if (group->membership().rank_of(peer) >= 0) member_died(locked, *group, peer);
   }
 }
 
+void GroupTable::member_died(Locked& locked, Group& group, const Peer& peer) {
+  if (group.departure().has_left(group.membership().rank_of(peer))) return;
+  group.progress_shared(locked);  // what it wrote before
+  group.fail(locked, death_of(group.membership(), peer));
+}
+
+// An abort might not reach the others: before the first active message over a connection UCX waits
+// for an answer, which would not arrive here.
 void GroupTable::lose_host(Locked& locked, const Error& error) {
   for (Group* group : open_) {
-    group->lose_host(locked, error);
+    if (group->membership().host_ranks().size() > 1) group->fail(locked, error);
   }
 }
 
-std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked& locked) const {
+std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked&) const {
   std::unordered_map<uint64_t, Peer*> members;
   for (const Group* group : open_) {
-    group->add_job_members(locked, members);
+    const Membership& known = group->membership();
+    const auto& names = slots_[static_cast<size_t>(group->slot())].job_ranks;
+    for (int r = 0; names && r < known.world_size(); ++r) {
+      const auto index = static_cast<size_t>(r);
+      if (r != known.rank()) {
+        members.emplace(names->empty() ? index : (*names)[index], &known.peer(r));
+      }
+    }
   }
   return members;
 }
 
-std::vector<Peer*> GroupTable::failed_members(Locked& locked) const {
+std::vector<Peer*> GroupTable::failed_members(Locked&) const {
   std::vector<Peer*> failed;
-  for (const Group* group : open_) {
-    if (Peer* const peer = group->failed_member(locked)) failed.push_back(peer);
+  for (const Slot& slot : slots_) {
+    if (slot.culprit != nullptr) failed.push_back(slot.culprit);
   }
   return failed;
 }
 
-void GroupTable::forget_job_ranks(Locked& locked) {
-  for (Group* group : open_) {
-    group->forget_job_ranks(locked);
-  }
+void GroupTable::forget_job_ranks(Locked&) {
+  for (Slot& slot : slots_) slot.job_ranks.reset();
 }
 
 Group* GroupTable::find_common(Locked& locked, uint64_t process) const {
@@ -161,8 +187,9 @@ Group* GroupTable::find_common(Locked& locked, uint64_t process) const {
 }
 
 const Peer* GroupTable::awaited_peer(Locked& locked) const {
-  for (const Group* group : open_) {
-    if (const Peer* const peer = group->awaited_peer(locked)) return peer;
+  for (Group* group : open_) {
+    const int rank = group->agreement().awaited_rank(locked);
+    if (rank >= 0) return &group->membership().peer(rank);
   }
   return nullptr;
 }
@@ -189,13 +216,15 @@ void GroupTable::leave_all() {
   }
 }
 
-void GroupTable::set_sharing(Locked& locked, Group& group, bool is_needed) {
-  const auto found = std::find(sharing_.begin(), sharing_.end(), &group);
+void GroupTable::set_sharing(Locked& locked, int slot, bool is_needed) {
+  Group* const group = slots_[static_cast<size_t>(slot)].group;
+  if (group == nullptr) return;
+  const auto found = std::find(sharing_.begin(), sharing_.end(), group);
   if (is_needed && found == sharing_.end()) {
-    sharing_.push_back(&group);
-    group.start_polling(locked);
-  } else if (!is_needed && found != sharing_.end() && group.stop_polling(locked)) {
-    group.set_asleep(locked, false);
+    sharing_.push_back(group);
+    group->messages().start_polling(locked);
+  } else if (!is_needed && found != sharing_.end() && group->messages().stop_polling(locked)) {
+    group->messages().set_asleep(locked, false);
     sharing_.erase(found);
   }
 }
@@ -203,10 +232,7 @@ void GroupTable::set_sharing(Locked& locked, Group& group, bool is_needed) {
 bool GroupTable::progress_sharing(Locked& locked) {
   bool any = false;
   for (const uint16_t slot : controls_.take_rung(locked)) {
-    if (Group* const group = slots_[slot].group) {
-      group->hear_ring(locked);
-      any = true;
-    }
+    any |= hear_ring(locked, slot);
   }
   // Groups come and go while they progress.
   for (size_t i = 0; i < sharing_.size(); ++i) {
@@ -215,13 +241,23 @@ bool GroupTable::progress_sharing(Locked& locked) {
   return any;
 }
 
+bool GroupTable::hear_ring(Locked& locked, int slot) {
+  Group* const group = slots_[static_cast<size_t>(slot)].group;
+  if (group == nullptr || !group->is_usable(locked)) return false;
+  if (group->messages().hear_ring(locked)) {
+    group->progress_shared(locked);
+    if (group->messages().channel()->has_descriptors()) set_sharing(locked, slot, true);
+  }
+  return true;
+}
+
 void GroupTable::set_asleep(Locked& locked, bool asleep) {
   if (asleep == asleep_) {
     return;
   }
   asleep_ = asleep;
   for (Group* group : sharing_) {
-    group->set_asleep(locked, asleep);
+    group->messages().set_asleep(locked, asleep);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -29,10 +30,18 @@ class GroupTable {
 
   /// A free slot. Throws Error(kInvalidArgument) if there is none.
   int reserve(Locked& locked);
-  /// The slot's group is there: what arrived for it is handled.
+  /// The slot's group is there: from here on it hears of failures and messages, and of those that
+  /// came before.
   void open(Locked& locked, int slot, Group& group);
   /// Frees the slot, whether its group was opened or not; `ended_late`: because a member was late.
   void close(Locked& locked, int slot, bool ended_late);
+  /// What the job calls the group's members, by rank; empty: the same. A later group of the job
+  /// that needs one of them whose process has ended is refused. Takes the lock.
+  void set_job_ranks(const Group& group, std::vector<uint64_t> job_ranks);
+  /// The slot's group has failed because of `culprit`; null: because of no member.
+  void failed(Locked&, int slot, Peer* culprit) {
+    slots_[static_cast<size_t>(slot)].culprit = culprit;
+  }
   /// Of the last group that was closed.
   bool ended_late(Locked&) const { return ended_late_; }
 
@@ -64,10 +73,12 @@ class GroupTable {
 
   // Groups that expect messages in shared memory.
 
-  /// Whether the memory of `group` must be looked at from now on.
-  void set_sharing(Locked& locked, Group& group, bool is_needed);
+  /// Whether the memory of the slot's group must be looked at from now on.
+  void set_sharing(Locked& locked, int slot, bool is_needed);
   /// Looks at it. True: something happened.
   bool progress_sharing(Locked& locked);
+  /// A rank of this host has rung for the slot. False: there is no group to look at.
+  bool hear_ring(Locked& locked, int slot);
   /// Tells the other ranks that they must wake this process, or no more.
   void set_asleep(Locked& locked, bool asleep);
 
@@ -75,11 +86,15 @@ class GroupTable {
   struct Slot {
     bool is_taken = false;
     Group* group = nullptr;
+    Peer* culprit = nullptr;     ///< because of whom the group has failed
     bool has_lost_mail = false;  ///< while it had no group
+    std::optional<std::vector<uint64_t>> job_ranks =
+        std::nullopt;  ///< empty: in no job, or its names are void
   };
 
   void handle(Locked& locked, const Control& control);
   void handle_guarded(Locked& locked, const Control& control);
+  static void member_died(Locked& locked, Group& group, const Peer& peer);
 
   Reactor& reactor_;
   PeerTable& peers_;

@@ -2,6 +2,7 @@
 // in envelopes (transport/trust/envelope.h).
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,6 +20,7 @@ enum class ControlType : uint8_t {
   kInquiry = 4,   ///< the sender waits for a message of a collective; carries what it called
   kAnswer = 5,    ///< to an inquiry, and once more when it has changed: how far the sender is
   kLastCall = 6,  ///< the sender begins nothing more; it stays for what it has begun
+  kFailedCall = 7,  ///< a collective failed, and the group goes on; carries the error
 };
 
 /// How far a rank is with a collective that another rank asked about.
@@ -28,6 +30,10 @@ enum class CallState : uint8_t {
   kComplete = 2,  ///< so is its part
 };
 
+/// Of the last collectives that a rank has begun, those that it has not ended: bit i is the
+/// collective number `begun` - 1 - i. No older one is in progress (TurnQueue::kMostAhead).
+using Unended = std::bitset<256>;
+
 struct Control {
   ControlType type = ControlType::kHello;
   uint16_t slot = 0;         ///< of the group at the receiver
@@ -35,11 +41,12 @@ struct Control {
   int32_t sender = -1;       ///< rank
   int32_t receiver = -1;     ///< rank
   uint64_t process = 0;      ///< the sender's, which its envelope tells
-  // kAbort:
+  // kAbort and kFailedCall:
   ErrorCode code = ErrorCode::kAborted;
   int32_t subject = -1;  ///< the rank the error is about
   std::string text;
   // kGoodbye and kLastCall: how many collectives the sender has begun in the group.
+  // kFailedCall: the number of the collective in the group.
   // kInquiry, whose `text` is the name of the sender's call, and kAnswer, whose `text` is what it
   // did: the collective's number in the group.
   uint64_t sequence = 0;
@@ -47,6 +54,7 @@ struct Control {
   CallState state = CallState::kNotMade;  ///< kAnswer; `subject` is whom the sender waits for
   /// kGoodbye: another one follows what the sender sent over the private link.
   bool comes_twice = false;
+  Unended unended;  ///< kGoodbye
 
   std::string encode() const;
   /// Nothing where the bytes are not a control message; such bytes are dropped. `sender`: the

@@ -122,7 +122,8 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
   const Group::Waiting waiting(task.group());
   TimePoint now = Clock::now();
   // What comes through shared memory wakes nobody by itself.
-  WaitPolicy policy = parking_.policy(now, /*by_network=*/task.group().channel() == nullptr);
+  WaitPolicy policy =
+      parking_.policy(now, /*by_network=*/task.group().messages().channel() == nullptr);
   TimePoint next_interrupt_check = now + kNap;
   while (!satisfied()) {
     block_at_exit();

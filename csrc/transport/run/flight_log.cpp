@@ -29,8 +29,8 @@ std::string identity_of(const PeerInfo& first) {
 
 }  // namespace
 
-uint32_t FlightLog::open(Locked&, const Membership& members,
-                         const std::vector<uint64_t>& job_ranks) {
+void FlightLog::open(Locked&, int slot, const Membership& members,
+                     const std::vector<uint64_t>& job_ranks) {
   FlightGroup group;
   group.name = members.name();
   group.identity = identity_of(members.peer_info(0));
@@ -41,11 +41,15 @@ uint32_t FlightLog::open(Locked&, const Membership& members,
     group.members.push_back({index < job_ranks.size() ? job_ranks[index] : index, peer_info.process,
                              peer_info.pid, peer_info.hostname});
   }
-  return recorder_.open(std::move(group));
+  groups_[static_cast<size_t>(slot)] = recorder_.open(std::move(group));
 }
 
-void FlightLog::failed(Locked&, uint32_t group, const Error& error) {
-  FlightGroup* const known = recorder_.find_group(group);
+void FlightLog::close(Locked&, int slot) {
+  recorder_.close(std::exchange(groups_[static_cast<size_t>(slot)], 0));
+}
+
+void FlightLog::failed(Locked&, int slot, const Error& error) {
+  FlightGroup* const known = recorder_.find_group(groups_[static_cast<size_t>(slot)]);
   if (known == nullptr || known->failure) return;
   known->failure = {error.code(), error.rank(), error.what(), nanoseconds(Clock::now())};
   if (writer_ != nullptr) {
@@ -54,8 +58,8 @@ void FlightLog::failed(Locked&, uint32_t group, const Error& error) {
   if (feed_) feed_->wake();
 }
 
-void FlightLog::describe(FlightRecord& record, Task& task) const {
-  record.group = task.group().flight();
+void FlightLog::describe(FlightRecord& record, const Task::Record& kept, Task& task) {
+  record.group = kept.flight_group;
   record.submitted = nanoseconds(task.submitted());
   record.timeout_ms =
       static_cast<uint32_t>(std::clamp<int64_t>(task.timeout().count(), 0, UINT32_MAX));
@@ -69,7 +73,7 @@ FlightRecord FlightLog::made_again(Locked& locked, Task& task) const {
   record.sequence = kept.sequence;
   record.state = kept.is_started ? FlightRecord::State::kStarted : FlightRecord::State::kSubmitted;
   if (task.done() && task.error()) record.state = FlightRecord::State::kFailed;
-  describe(record, task);
+  describe(record, kept, task);
   if (kept.is_started) record.started = nanoseconds(kept.started);
   return record;
 }
@@ -77,11 +81,11 @@ FlightRecord FlightLog::made_again(Locked& locked, Task& task) const {
 FlightRecord* FlightLog::record_of(Locked& locked, Task& task) {
   Task::Record& kept = task.record(locked);
   FlightRecord* record = recorder_.find(kept.flight);
-  if (kept.flight == 0 && task.group().flight() != 0 && task.is_recorded()) {
+  if (kept.flight == 0 && kept.flight_group != 0 && task.is_recorded()) {
     record = &recorder_.add();
     kept.flight = record->id;
     record->sequence = kept.sequence;
-    describe(*record, task);
+    describe(*record, kept, task);
     if (record->kind != FlightRecord::Kind::kCollective) {
       FlightGroup* const group = recorder_.find_group(record->group);  // null: closed long ago
       if (group != nullptr) record->sequence = group->messages++;
@@ -149,7 +153,7 @@ FlightWaits FlightLog::waits_of(Locked& locked, Task& task) {
     FlightWaits::Wait wait{.rank = p->peer, .is_receive = p->is_receive};
     if (p->wire == Wire::kPrivate) {
       wait.via = FlightWaits::Via::kPrivateLink;
-    } else if (p->request == nullptr && p->peer >= 0 && group.shares_memory(p->peer)) {
+    } else if (p->request == nullptr && p->peer >= 0 && group.messages().shares_memory(p->peer)) {
       wait.via = FlightWaits::Via::kSharedMemory;
     }
     waits.add(wait);
@@ -157,7 +161,8 @@ FlightWaits FlightLog::waits_of(Locked& locked, Task& task) {
   return waits;
 }
 
-std::string FlightLog::call_text(Locked&, uint32_t group, uint64_t sequence) const {
+std::string FlightLog::call_text(Locked&, int slot, uint64_t sequence) const {
+  const uint32_t group = groups_[static_cast<size_t>(slot)];
   const FlightRecord* const call = group == 0 ? nullptr : recorder_.find_call(group, sequence);
   if (call == nullptr) return "";
   const std::string codec(recorder_.names().name_of(call->codec));

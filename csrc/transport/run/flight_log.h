@@ -1,6 +1,7 @@
 // FlightLog: records what tasks and groups do in the flight recorder, and asks for dumps.
 //
-//   Group::submit    a record, with what the task says of itself (Task::describe), if it waits
+//   Group::submit    it is recorded, if its group is. It has a record, with what the task says of
+//                    itself (Task::describe), if it waits
 //   Group::begin     it has started, and has a record from now on
 //   Task::publish    it is done or has failed; a failure keeps which messages it waited for
 //
@@ -13,6 +14,7 @@
 // deadline passes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@
 #include "ledger/flight_settings.h"
 #include "ledger/ledger_feed.h"
 #include "transport/run/task.h"
+#include "transport/ucx/tag.h"
 
 namespace q7x2 {
 
@@ -40,14 +43,17 @@ class FlightLog {
   /// Dumps go to `writer` from here on; null: nowhere. It must stay until then.
   void write_to(Locked&, DumpWriter* writer) { writer_ = writer; }
 
-  /// From here on the group's tasks are recorded; see Group::record. Returns 0 if nothing is
-  /// recorded. `job_ranks`: of its members.
-  uint32_t open(Locked&, const Membership& members, const std::vector<uint64_t>& job_ranks);
-  void close(Locked&, uint32_t group) { recorder_.close(group); }
-  void failed(Locked&, uint32_t group, const Error& error);
+  /// From here on the tasks of the group in `slot` are recorded, unless nothing is. `job_ranks`:
+  /// the members' ranks in the default group; empty: they are not known.
+  void open(Locked&, int slot, const Membership& members, const std::vector<uint64_t>& job_ranks);
+  void close(Locked&, int slot);
+  void failed(Locked&, int slot, const Error& error);
 
   // Nothing, if the task's group is not recorded.
 
+  void admit(Locked& locked, Task& task, int slot) {
+    task.record(locked).flight_group = groups_[static_cast<size_t>(slot)];
+  }
   void submitted(Locked& locked, Task& task) { record_of(locked, task); }
   void started(Locked& locked, Task& task) { record_of(locked, task); }
   /// While what it waits for is still known.
@@ -56,9 +62,10 @@ class FlightLog {
   /// Now and then: the task has sent or received since the last call.
   void progressed(Locked& locked, Task& task, TimePoint now);
 
-  /// "all_reduce (sequence 12, 4096 bytes of float32, sum)": the call of the group that collective
-  /// number `sequence` was, or prepared. Empty: it is not known. For a failure: it takes some time.
-  std::string call_text(Locked&, uint32_t group, uint64_t sequence) const;
+  /// "all_reduce (sequence 12, 4096 bytes of float32, sum)": the call of the slot's group that
+  /// collective number `sequence` was, or prepared. Empty: it is not known. For a failure: it takes
+  /// some time.
+  std::string call_text(Locked&, int slot, uint64_t sequence) const;
 
   /// A copy of everything. `active`: tasks in progress, which are asked how far they are. `copy`
   /// comes with memory for the records, so that none is allocated here.
@@ -82,7 +89,7 @@ class FlightLog {
   /// A new one if it has none, with what is known by now. Null: it is not recorded, or its record
   /// has made room for another.
   FlightRecord* record_of(Locked& locked, Task& task);
-  void describe(FlightRecord& record, Task& task) const;
+  static void describe(FlightRecord& record, const Task::Record& kept, Task& task);
   /// Of a task whose record has made room for another.
   FlightRecord made_again(Locked& locked, Task& task) const;
   /// What the task has done so far.
@@ -92,6 +99,7 @@ class FlightLog {
 
   FlightRecorder recorder_;
   const uint64_t process_;
+  std::array<uint32_t, tag::kMaxGroups> groups_{};  // by slot; 0: it is not recorded
   DumpWriter* writer_ = nullptr;
   std::shared_ptr<LedgerFeed> feed_;    // null: nobody follows
   std::optional<FlightReader> reader_;  // for the one who follows

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -31,7 +32,6 @@ void submit_after_prerequisites(Locked& locked, TaskTable& tasks,
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeavePatience{5000};     // for calls that others need, without progress
 constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
 // How long none of what peers have not taken yet may arrive, at the end; and if one of them was
 // late.
@@ -244,6 +244,7 @@ Runtime::Runtime(const FlightSettings& flights)
       completions_(std::make_shared<CompletionQueue>(parking_)),
       driver_(reactor_, queue_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_,
               parking_) {
+  lock().cover({&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_});
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));
@@ -284,53 +285,17 @@ void Runtime::stop() {
   flights_.end_feed(locked);
 }
 
-void Runtime::finish_collectives(Group* group) {
-  if (driver_.is_current_thread()) return;
-  size_t awaited = 0;
-  const auto bytes_of_awaited = [&] {
-    Locked locked(lock());
-    awaited = 0;
-    Traffic traffic;
-    for (const auto& task : tasks_.active(locked)) {
-      Group& its_group = task->group();
-      if ((group != nullptr && &its_group != group) || !its_group.is_missed(locked, *task)) {
-        continue;
-      }
-      ++awaited;
-      traffic += task->record(locked).traffic;
-    }
-    return traffic.sent_network + traffic.received_network + traffic.sent_memory +
-           traffic.received_memory;
-  };
-  bool is_first = true;
-  size_t last_awaited = 0;
-  uint64_t last_bytes = 0;
-  TimePoint until{};
-  for (;;) {
-    const uint64_t bytes = bytes_of_awaited();
-    if (awaited == 0) return;
-    if (std::exchange(is_first, false)) groups_.say_last_call(group);
-    // What goes on may take its time.
-    if (awaited != last_awaited || bytes != last_bytes) until = Clock::now() + kLeavePatience;
-    if (Clock::now() >= until) return;
-    last_awaited = awaited;
-    last_bytes = bytes;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+std::vector<std::shared_ptr<Task>> Runtime::tasks_of(const Group& group) {
+  Locked locked(lock());
+  std::vector<std::shared_ptr<Task>> found;
+  std::ranges::copy_if(tasks_.active(locked), std::back_inserter(found),
+                       [&](const auto& task) { return &task->group() == &group; });
+  return found;
 }
 
-// Waits until nothing is unfinished and no callback runs. False: one still does.
-bool Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
-  for (;;) {
-    const TimePoint now = Clock::now();
-    const bool tasks_rest = tasks_.unfinished() == 0 || now >= tasks_until;
-    const bool is_busy = notifier_.is_busy() || (dumps_ && dumps_->is_busy());
-    const bool callbacks_rest = !is_busy || now >= callbacks_until;
-    if (tasks_rest && callbacks_rest) {
-      return !is_busy;
-    }
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+void Runtime::record(const Group& group, const std::vector<uint64_t>& job_ranks) {
+  Locked locked(lock());
+  flights_.open(locked, group.slot(), group.membership(), job_ranks);
 }
 
 FlightSnapshot Runtime::flight_snapshot(std::string reason) {

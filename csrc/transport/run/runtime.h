@@ -83,6 +83,14 @@ class Runtime {
   /// waited for: those of a group that has failed, and those that a member has not begun which is
   /// about to leave, too. Returns at once in the driver's thread, which makes progress.
   void finish_collectives(Group* group);
+  /// Whether another member would miss `task` if this rank left: a collective that all have begun
+  /// or may begin, or a message that its receiver may take.
+  static bool is_missed(Locked& locked, Task& task);
+  /// What is in progress in `group`. Takes the lock.
+  std::vector<std::shared_ptr<Task>> tasks_of(const Group& group);
+  /// From here on the flight recorder keeps the group's operations. `job_ranks`: see FlightLog.
+  /// Takes the lock.
+  void record(const Group& group, const std::vector<uint64_t>& job_ranks);
   /// One round of progress, for threads that wait for something else than a task. Takes the lock.
   void drive();
   /// Has the driver's thread look at tasks that can go on.

@@ -78,10 +78,10 @@ void Task::fail(Locked& locked, const Error& error) {
     record_.waits.woken_by(first == nullptr ? -1 : first->peer);
   }
   record_.waits.end(Clock::now());
-  group_->runtime().flights().failed(locked, *this);
-  group_->runtime().tasks().cancel(locked, *this);
+  locked.flights().failed(locked, *this);
+  locked.tasks().cancel(locked, *this);
   group_->runtime().jobs().forget(locked, *this);
-  group_->forget_shared(locked, *this);
+  group_->messages().forget(locked, *this, /*tells=*/group_->is_usable(locked));
   settle(locked);
 }
 
@@ -97,7 +97,7 @@ void Task::settle(Locked& locked) {
     publish(locked);
   }
   if (is_back) {
-    group_->runtime().tasks().retire(locked, *this);
+    locked.tasks().retire(locked, *this);
   }
 }
 
@@ -111,8 +111,8 @@ void Task::publish(Locked& locked) {
   record_.waits.end(finished_);
   done_.store(true, std::memory_order_release);
   Runtime& runtime = group_->runtime();
-  runtime.tasks().finished(locked, *this);
-  runtime.flights().finished(locked, *this);
+  locked.tasks().finished(locked, *this);
+  locked.flights().finished(locked, *this);
   runtime.parking().wake_waiters();
   std::function<void()> callback;
   {
@@ -140,7 +140,7 @@ void Task::truncated(Locked& locked, uint32_t, uint64_t tag) {
 }
 
 Error Task::timeout_error(Locked& locked) {
-  const Group::Lateness lateness = group_->lateness(locked, *this);
+  const auto lateness = group_->agreement().lateness(locked, *this);
   return Error(ErrorCode::kTimeout,
                name() + ": Timed out after " + std::to_string(timeout_.count()) +
                    " ms, waiting for " + waiting_for() + lateness.text,

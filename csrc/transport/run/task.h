@@ -66,6 +66,10 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual bool takes_turn() const { return false; }
   /// Whether another task makes the call if this one fails: its error is not the call's.
   virtual bool is_attempt() const { return false; }
+  /// Whether the group can go on if it fails. Only a collective can, on whose result nothing
+  /// depends that all ranks must know alike. `waits`: it waits for its turn, and fails when it
+  /// begins.
+  virtual bool can_fail_alone(bool /*waits*/) const { return false; }
   /// Attempts: members of the group from this one on are servers, without which the call can be
   /// made. One that does not answer ends the group.
   virtual int first_server() const { return std::numeric_limits<int>::max(); }
@@ -93,6 +97,7 @@ class Task : public std::enable_shared_from_this<Task> {
     uint64_t sequence = 0;                    ///< among the group's tasks that take turns
     TimePoint over_since = TimePoint::max();  ///< it is over, but not done
     uint64_t flight = 0;                      ///< its record in the flight recorder; 0: it has none
+    uint32_t flight_group = 0;                ///< its group there; 0: it is not recorded
     bool has_waited = false;                  ///< for its turn
     bool has_moved = false;  ///< a message was sent or received since the last look
     Traffic traffic;
@@ -127,7 +132,7 @@ class Task : public std::enable_shared_from_this<Task> {
   /// The request called `token` completed with success; `length` and `tag` for receives.
   virtual void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) = 0;
   /// The message for the receive called `token` is there, in shared memory. See
-  /// Group::receive_shared.
+  /// GroupMessages::receive_shared.
   virtual void arrived(Locked& locked, uint32_t token, const ShmChannel::Message& message);
   /// The request called `token` met a longer message than there was room for. Default: fails.
   virtual void truncated(Locked& locked, uint32_t token, uint64_t tag);
@@ -137,7 +142,7 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void stranded(Locked& locked, const Error& error) { fail(locked, error); }
   /// Its deadline passed. Default: fails it with what it was waiting for.
   virtual void timed_out(Locked& locked);
-  /// Called after Group::stall: goes on if it can, and says whether it did.
+  /// Called after GroupMessages::stall: goes on if it can, and says whether it did.
   virtual bool stalled(Locked&) { return false; }
   /// It is done: its result or error may be read, and nothing touches its memory any more.
   virtual void published(Locked&) {}
@@ -151,6 +156,8 @@ class Task : public std::enable_shared_from_this<Task> {
   void enqueue(Locked& locked, Job& job, size_t bytes);
   /// Whether what it reads is on its way to the host; then `inputs_arrived` follows.
   bool awaits_inputs(Locked& locked);
+  /// Its tensors are on a device: what it reads had to be awaited.
+  bool is_of_device() const { return inputs_ != nullptr; }
   void set_ready(Locked&, size_t bytes);
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "transport/group/group.h"
+#include "transport/group/group_failure.h"
 #include "transport/run/flight_log.h"
 
 namespace q7x2 {
@@ -15,6 +16,14 @@ namespace {
 // How long what is on its way for a task that is over may take to end by itself. A live peer that
 // has failed the group too lets go within a round trip.
 constexpr std::chrono::milliseconds kQuiet{30};
+
+// Peers let go of a collective that has failed alone as soon as they hear of it. That takes as long
+// as the call may take.
+bool is_overdue(Locked& locked, Task& task, TimePoint now) {
+  const Task::Record& record = task.record(locked);
+  const bool failed_alone = task.takes_turn() && task.group().is_usable(locked);
+  return now - kQuiet >= record.over_since && (!failed_alone || now >= record.deadline);
+}
 
 }  // namespace
 
@@ -28,22 +37,20 @@ void TaskTable::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   });
 }
 
-// What a step throws, for example because there is no memory, fails the task and its group, since
-// the other ranks would wait for what this one does not do.
+// What a step throws, for example because there is no memory, fails the task on all ranks, since
+// the others would wait for what this one does not do.
 template <typename Step>
 void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
   try {
     step();
   } catch (const std::exception& exception) {
-    const Error error = task.group().failure_of(exception);
-    task.fail(locked, Error(error.code(), task.name() + ": " + error.what(), error.rank()));
-    task.group().fail(locked, error);
+    task.group().fail_call(locked, task, failure_of(task.group().membership(), exception));
   }
 }
 
 void TaskTable::drain(Locked& locked) {
   while (PendingRequest* const complete = reactor_.take_completed(locked)) {
-    if (complete->in_inbox) complete->task->group().forget_expected(locked, *complete);
+    if (complete->in_inbox) complete->task->group().messages().forget_expected(locked, *complete);
     const PendingRequest pending = *complete;
     Task& task = *pending.task;
     reactor_.release(locked, *complete);
@@ -66,7 +73,8 @@ void TaskTable::drain(Locked& locked) {
       } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
         task.truncated(locked, pending.token, pending.tag);
       } else if (pending.status != UCS_ERR_CANCELED) {
-        task.group().request_failed(locked, task, pending.peer, pending.wire, pending.status);
+        task.group().links().request_failed(locked, task, pending.peer, pending.wire,
+                                            pending.status);
       }
     });
   }
@@ -100,8 +108,8 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
     if (!task->is_over(locked) && now >= record.deadline) {
       late.push_back(task);
     } else if (!task->done() && task->is_over(locked) &&
-               (now - kQuiet >= record.over_since ||
-                (record.jobs == 0 && task->group().waits_for_the_dead(locked, *task)))) {
+               (is_overdue(locked, *task, now) ||
+                (record.jobs == 0 && task->group().links().waits_for_the_dead(locked, *task)))) {
       held_up.push_back(task);
     }
   }
@@ -109,7 +117,7 @@ void TaskTable::expire_late(Locked& locked, TimePoint now) {
     task->timed_out(locked);
   }
   for (const auto& task : held_up) {
-    task->group().cut_off(locked, *task);
+    task->group().links().cut_off(locked, *task);
   }
 }
 

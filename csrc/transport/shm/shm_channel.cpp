@@ -104,6 +104,10 @@ void ShmChannel::expect_return(int member, int ticket) {
   ++peers_[static_cast<size_t>(member)].expected[static_cast<size_t>(ticket)];
 }
 
+void ShmChannel::expect_no_return(int member, int ticket) {
+  --peers_[static_cast<size_t>(member)].expected[static_cast<size_t>(ticket)];
+}
+
 bool ShmChannel::must_wake(int member) {
   Peer& peer = peers_[static_cast<size_t>(member)];
   return is_odd_and_new(peer.segment().header.sleep_epoch, peer.woken_epoch);

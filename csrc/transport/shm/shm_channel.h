@@ -99,6 +99,8 @@ class ShmChannel {
   bool send(int member, const Message& message);
   /// One more message to `member` goes under `ticket`.
   void expect_return(int member, int ticket);
+  /// One that was told of will not be sent.
+  void expect_no_return(int member, int ticket);
   /// True once for each time that `member` has gone to sleep: it must be woken after a send, and
   /// after descriptors were taken from a full mailbox.
   bool must_wake(int member);

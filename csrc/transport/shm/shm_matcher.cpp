@@ -193,8 +193,11 @@ void ShmMatcher::dispatch(Locked& locked, Member& member, const ShmChannel::Mess
       std::find_if(member.expected.begin(), member.expected.end(),
                    [&](const Expected& expected) { return match(message.tag, expected.tag); });
   if (found == member.expected.end()) {
-    member.unexpected.push_back(message);
-    on_unexpected_(locked, message.tag, member.rank);
+    if (on_unexpected_(locked, message.tag, member.rank)) {
+      member.unexpected.push_back(message);
+    } else {
+      release_message(locked, member.rank, message);
+    }
     return;
   }
   PendingRequest& pending = *found->receive;
@@ -220,6 +223,17 @@ void ShmMatcher::drop(Locked& locked, int rank) {
   inbox_.drop(locked, member_at_[static_cast<size_t>(rank)]);
 }
 
+void ShmMatcher::drop_collective(Locked& locked, uint64_t sequence, int rank) {
+  for (Member& member : members_) {
+    if (rank >= 0 && member.rank != rank) continue;
+    std::erase_if(member.unexpected, [&](const ShmChannel::Message& message) {
+      const bool is_its = tag::sequence_of(message.tag) == sequence;
+      if (is_its) release_message(locked, member.rank, message);
+      return is_its;
+    });
+  }
+}
+
 void ShmMatcher::forget(Locked& locked, const Task& task, bool tells) {
   outbox_.forget(locked, task, tells);
   inbox_.forget(locked, task);
@@ -233,7 +247,14 @@ void ShmMatcher::forget(Locked& locked, const Task& task, bool tells) {
   };
   for (Member& member : members_) {
     std::erase_if(member.expected, [&](const Expected& each) { return is_its(each.receive); });
-    std::erase_if(member.outgoing, [&](const Outgoing& each) { return is_its(each.send); });
+    std::erase_if(member.outgoing, [&](const Outgoing& each) {
+      const bool is_its_own = is_its(each.send);
+      if (is_its_own && each.message.ticket != ShmChannel::kNoTicket) {
+        channel_->expect_no_return(member_at_[static_cast<size_t>(member.rank)],
+                                   each.message.ticket);
+      }
+      return is_its_own;
+    });
   }
 }
 

@@ -24,8 +24,9 @@ namespace q7x2 {
 
 class ShmMatcher {
  public:
-  /// A message from `rank` arrived that no receive was posted for.
-  using OnUnexpected = std::function<void(Locked&, uint64_t tag, int rank)>;
+  /// A message from `rank` arrived that no receive was posted for. False: none will be, and it is
+  /// dropped.
+  using OnUnexpected = std::function<bool(Locked&, uint64_t tag, int rank)>;
 
   /// `channel` has joined; its members are `residents`, in their order. Those that it is open to
   /// talk through it.
@@ -38,10 +39,10 @@ class ShmMatcher {
   /// Whether messages to and from `rank` go through here. Both ranks say the same.
   bool serves(int rank) const { return member_at_[static_cast<size_t>(rank)] >= 0; }
 
-  /// See Group::send_shared.
+  /// See GroupMessages::send_shared.
   bool send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
             const void* data, size_t length, int ticket);
-  /// See Group::receive_shared.
+  /// See GroupMessages::receive_shared.
   std::optional<ShmChannel::Message> receive(Locked& locked, Task& task, uint32_t token, int source,
                                              uint64_t tag);
   /// This rank is done with a message's staged bytes.
@@ -51,7 +52,7 @@ class ShmMatcher {
   /// Frees what has been returned since.
   void free_returned(Locked&);
 
-  /// See Group::send_message.
+  /// See GroupMessages::send_message.
   void send_message(Locked& locked, Task& task, uint32_t token, int destination, uint32_t tag,
                     const void* data, size_t length);
   /// See Inbox::receive. `source` -1: from any rank.
@@ -74,6 +75,9 @@ class ShmMatcher {
   void forget_expected(Locked& locked, PendingRequest& pending) { inbox_.forget(locked, pending); }
   /// `rank` has left.
   void drop(Locked& locked, int rank);
+  /// The collective whose messages have this sequence in their tags has failed: what has arrived
+  /// for it from `rank` is dropped, -1: from any.
+  void drop_collective(Locked& locked, uint64_t sequence, int rank);
   /// Whether a task waits for a message, or for room for one.
   bool expects_mail(Locked&) const;
   /// Calls `visit(tag, rank)` for each message that no receive was posted for, until it returns

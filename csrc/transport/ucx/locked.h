@@ -1,7 +1,8 @@
 // Locked: proof, as a type, that the calling thread holds the reactor's lock.
 //
 // The lock covers UCX and the state of groups, tasks and peers. A function that needs it takes a
-// `Locked&`.
+// `Locked&`, and reaches that state through it: `locked.peers()` exists only while the lock is
+// held.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,23 @@
 
 namespace q7x2 {
 
+class ControlPlane;
+class FlightLog;
+class GroupTable;
 class Locked;
+class PeerTable;
+class Reactor;
+class TaskTable;
+
+/// What a lock covers.
+struct LockedState {
+  Reactor* reactor = nullptr;
+  PeerTable* peers = nullptr;
+  ControlPlane* controls = nullptr;
+  GroupTable* groups = nullptr;
+  TaskTable* tasks = nullptr;
+  FlightLog* flights = nullptr;
+};
 
 /// The lock. Copied by a fork, when another thread may hold it; so a forked child cannot take it.
 class ReactorLock {
@@ -23,6 +40,8 @@ class ReactorLock {
   ReactorLock(const ReactorLock&) = delete;
   ReactorLock& operator=(const ReactorLock&) = delete;
 
+  /// Before anybody takes it: what it covers.
+  void cover(const LockedState& state) { state_ = state; }
   /// True: the caller holds it, and makes a `Locked` with std::adopt_lock. False also while another
   /// thread waits for it, which comes first.
   bool try_lock() { return !is_wanted() && mutex_.try_lock(); }
@@ -42,6 +61,7 @@ class ReactorLock {
   std::mutex mutex_;
   std::atomic<int> num_waiting_{0};
   Locked* holder_ = nullptr;
+  LockedState state_;
 };
 
 class Locked {
@@ -53,6 +73,13 @@ class Locked {
   ~Locked();
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
+
+  Reactor& reactor() const { return *lock_.state_.reactor; }
+  PeerTable& peers() const { return *lock_.state_.peers; }
+  ControlPlane& controls() const { return *lock_.state_.controls; }
+  GroupTable& groups() const { return *lock_.state_.groups; }
+  TaskTable& tasks() const { return *lock_.state_.tasks; }
+  FlightLog& flights() const { return *lock_.state_.flights; }
 
   /// Dropping a task frees memory of the user, which may need the GIL: not with the lock held. If
   /// this throws std::bad_alloc, the caller still has the object.

@@ -67,6 +67,9 @@ inline constexpr uint64_t turned(uint64_t fingerprint, int message) {
   return std::rotr(fingerprint, message * kFingerprintBits % 64);
 }
 
+/// Matches all messages of one collective of a group.
+inline constexpr uint64_t kSequenceMask = ((uint64_t{1} << kSequenceBits) - 1) << kSequenceShift;
+
 inline constexpr uint64_t kKindMask = uint64_t{3} << 62;
 
 enum class Kind : uint64_t { kCollective = 1, kPointToPoint = 2, kControl = 3 };
@@ -112,6 +115,12 @@ inline constexpr int source_of(uint64_t tag, int world_size) {
 }
 inline constexpr uint64_t sequence_of(uint64_t tag) {
   return (tag >> kSequenceShift) % kSequenceCycle;
+}
+/// The number of the collective that a message with this tag belongs to: of those with its
+/// sequence, the one nearest to `number`.
+inline constexpr uint64_t number_near(uint64_t number, uint64_t tag) {
+  const uint64_t ahead = (sequence_of(tag) - number) % kSequenceCycle;
+  return number + ahead - (ahead < kSequenceCycle / 2 ? 0 : kSequenceCycle);
 }
 
 }  // namespace q7x2::tag

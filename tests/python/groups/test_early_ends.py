@@ -25,26 +25,37 @@ OTHER_VICTIM = pytest.mark.nightly("like rank 1: the quick level has one leader 
 
 @pytest.mark.beyond("gloo", "waits for the timeout")
 @pytest.mark.ranks(4, fresh=True, timeout=NEVER)
-def test_a_rank_that_leaves_ends_the_messages_of_ranks_that_do_not_need_it() -> None:
-    """Rank 2 waits for rank 1, which waits for rank 0, which needs the rank that has left."""
+def test_a_rank_that_leaves_ends_only_what_needs_it() -> None:
+    """Messages between the others arrive, before and after collectives that fail without it."""
     rank = dist.get_rank()
     dist.all_reduce(torch.ones(4))
     if rank == 3:
         dist.destroy_process_group()
         return
-    before = 3 if rank == 0 else rank - 1
+    for round_ in range(100):
+        received = torch.zeros(4)
+        message = dist.irecv(received, (rank - 1) % 3)
+        with pytest.raises(dist.DistBackendError, match=r"rank 3 .*has left the group"):
+            dist.all_reduce(torch.ones(1 << (round_ % 20)))
+        dist.send(torch.full((4,), float(rank + round_)), (rank + 1) % 3)
+        assert message is not None
+        message.wait()
+        assert received.tolist() == [(rank - 1) % 3 + round_] * 4
     with pytest.raises(dist.DistBackendError, match=r"rank 3 .*has left the group"):
-        receive_and_reduce(before)
+        dist.recv(torch.zeros(4), 3)
 
 
-def receive_and_reduce(source: int) -> None:
-    """The collective is the next call of rank 0, whose message has failed alone."""
-    try:
-        dist.recv(torch.zeros(4), source)
-    except dist.DistBackendError:
-        if source != 3:
-            raise
-        dist.all_reduce(torch.ones(4))
+@pytest.mark.beyond("gloo", "waits for the timeout")
+@pytest.mark.ranks(4, fresh=True, timeout=NEVER)
+def test_a_rank_that_cannot_go_on_without_another_one_leaves_too() -> None:
+    """Rank 2 waits for rank 1, which waits for rank 0, which needs the rank that has left."""
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(4))
+    if rank < 3:
+        before = (rank - 1) % 4
+        with pytest.raises(dist.DistBackendError, match=rf"rank {before} .*has left the group"):
+            dist.recv(torch.zeros(4), before)
+    dist.destroy_process_group()
 
 
 @pytest.mark.ranks(3, fresh=True, timeout=NEVER)

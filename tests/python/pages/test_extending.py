@@ -30,7 +30,9 @@ def test_the_table_has_rows() -> None:
     assert len(_rows()) >= 5
 
 
-@pytest.mark.parametrize(("interface", "example", "files"), _rows(), ids=[row[1] for row in _rows()])
+@pytest.mark.parametrize(
+    ("interface", "example", "files"), _rows(), ids=[row[1] for row in _rows()]
+)
 def test_no_other_file_names_the_example(interface: str, example: str, files: set[str]) -> None:
     assert (ROOT / interface).exists()
     word = re.compile(rf"\b{example}\b")

@@ -1,25 +1,11 @@
 // Who keeps the ranks of a group waiting.
-//
-// The rank that a call waits for may itself wait for another one. So a rank that has waited for a
-// moment asks (group_agreement.cpp), and the answer says whether its peer has made the call,
-// and whom the peer waits for, in this call or in the one that it is still in. A rank whose own
-// answer changes tells those who asked. So the name of the rank that is late travels along the
-// chain of those who wait: a rank that does not answer, or that neither has made the call nor
-// waits. A rank may also stop after it has answered. So it must answer each question, and
-// what others say of it counts more than an old answer of its own.
-//
-// A message is no call of the whole group. A rank that waits for one asks its peer again and again
-// whom that waits for.
-//
-// A rank that is late is not dead. It is named in a warning first, and in the error of the call
-// whose deadline passes.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 
 #include "base/log.h"
-#include "transport/group/group.h"
-#include "transport/run/runtime.h"
+#include "transport/group/call_agreement.h"
+#include "transport/group/membership.h"
 
 namespace q7x2 {
 namespace {
@@ -31,18 +17,7 @@ constexpr size_t kMaxNamed = 4;
 
 }  // namespace
 
-Task* Group::find_running(Locked& locked, uint64_t sequence) const {
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    const Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
-        task->takes_turn() && record.sequence == sequence) {
-      return task.get();
-    }
-  }
-  return nullptr;
-}
-
-std::set<int> Group::awaited_ranks(Locked& locked, Task& task) const {
+std::set<int> CallAgreement::awaited_ranks(Locked& locked, Task& task) const {
   std::set<int> ranks;
   for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
     if (p->peer >= 0) ranks.insert(p->peer);
@@ -50,24 +25,25 @@ std::set<int> Group::awaited_ranks(Locked& locked, Task& task) const {
   if (ranks.empty() && task.takes_turn()) {
     // It waits until ranks of this host have read what it put into shared memory.
     ranks.insert(members_.host_ranks().begin(), members_.host_ranks().end());
-    ranks.erase(rank());
+    ranks.erase(members_.rank());
   }
   return ranks;
 }
 
 // ----------------------------------------------------------------------------------- who is late
 
-std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
+std::set<int> CallAgreement::late_ranks(Locked& locked, Task& task) const {
   const Task::Record& record = task.record(locked);
   if (task.takes_turn() && !record.is_started) {
     // It waits for its turn.
-    Task* const first = find_running(locked, oldest_running(locked));
-    return first != nullptr ? late_ranks(locked, *first) : std::set<int>();
+    Task* const first = turns_.oldest(locked);
+    return first != nullptr ? late_ranks(locked, *first)
+                            : environment_.failed_calls(locked).unconfirmed_by();
   }
   std::map<int, TimePoint> late;  // since when this is known
   for (const int r : awaited_ranks(locked, task)) {
     const HeardProgress* const heard = heard_of(locked, task, r);
-    if (heard != nullptr && heard->progress.names_another(rank())) {
+    if (heard != nullptr && heard->progress.names_another(members_.rank())) {
       TimePoint& known = late[heard->progress.waits_for];
       known = std::max(known, heard->at);
     } else if (heard == nullptr || heard->progress.state == CallState::kNotMade) {
@@ -77,16 +53,16 @@ std::set<int> Group::late_ranks(Locked& locked, Task& task) const {
   std::set<int> ranks;
   for (const auto& [r, known] : late) {
     const HeardProgress* const own = heard_of(locked, task, r);
-    const bool says_otherwise =
-        own != nullptr && known <= own->at + kAnswerTakes &&
-        (own->progress.state != CallState::kNotMade || own->progress.names_another(rank()));
+    const bool says_otherwise = own != nullptr && known <= own->at + kAnswerTakes &&
+                                (own->progress.state != CallState::kNotMade ||
+                                 own->progress.names_another(members_.rank()));
     if (!says_otherwise) ranks.insert(r);
   }
   return ranks;
 }
 
 /// What `rank` has said about `task`, if it has, and has not fallen silent since.
-const HeardProgress* Group::heard_of(Locked& locked, Task& task, int rank) const {
+const HeardProgress* CallAgreement::heard_of(Locked& locked, Task& task, int rank) const {
   const auto asked = unanswered_.find(rank);
   if (asked != unanswered_.end() && Clock::now() > asked->second.since + kAnswerTakes) {
     return nullptr;
@@ -100,22 +76,18 @@ const HeardProgress* Group::heard_of(Locked& locked, Task& task, int rank) const
   return is_of_this ? &heard->second : nullptr;
 }
 
-bool Group::ended_late() const {
-  return error_ && error_->code() == ErrorCode::kTimeout;
-}
-
-std::string Group::why_late(Locked& locked, Task& task, int rank) const {
+std::string CallAgreement::why_late(Locked& locked, Task& task, int rank) const {
   const HeardProgress* const heard = heard_of(locked, task, rank);
   const bool has_not_called =
       task.takes_turn() && heard != nullptr && heard->progress.state == CallState::kNotMade;
-  const std::string life = runtime_.peers().why_late(locked, members_.peer(rank));
+  const std::string life = environment_.life_of(locked, rank);
   if (!has_not_called) {
     return life.empty() ? "" : ": " + life;
   }
   return ": it has not made this call" + (life.empty() ? "" : ", " + life);
 }
 
-Group::Lateness Group::lateness(Locked& locked, Task& task) {
+CallAgreement::Lateness CallAgreement::lateness(Locked& locked, Task& task) {
   const std::set<int> late = late_ranks(locked, task);
   Lateness lateness;
   size_t named = 0;
@@ -124,7 +96,7 @@ Group::Lateness Group::lateness(Locked& locked, Task& task) {
       lateness.text += "; and " + std::to_string(late.size() - kMaxNamed) + " others";
       break;
     }
-    lateness.text += "; " + describe(r) + " is late" + why_late(locked, task, r);
+    lateness.text += "; " + members_.describe(r) + " is late" + why_late(locked, task, r);
   }
   lateness.rank = late.size() == 1 ? *late.begin() : -1;
   return lateness;
@@ -132,57 +104,42 @@ Group::Lateness Group::lateness(Locked& locked, Task& task) {
 
 // ---------------------------------------------------------------------------------------- answers
 
-CallProgress Group::own_progress(Locked& locked, uint64_t sequence) const {
-  Task* task = find_running(locked, sequence);
-  if (task == nullptr && sequence >= sequence_ && sequence - sequence_ < waiting_.size()) {
-    task = waiting_[sequence - sequence_].get();  // waits for its turn
+CallProgress CallAgreement::own_progress(Locked& locked, uint64_t sequence) const {
+  Task* const task = turns_.find(locked, sequence);
+  if (task == nullptr && sequence < turns_.num_begun()) {
+    return {sequence, CallState::kComplete, -1};
   }
   if (task == nullptr) {
-    return sequence < sequence_ ? CallProgress{sequence, CallState::kComplete, -1}
-                                : CallProgress{sequence, CallState::kNotMade, awaited_now(locked)};
+    // Whatever group the program waits in.
+    const int here = awaited_rank(locked);
+    const int awaited = here >= 0 ? here : environment_.awaited_elsewhere(locked);
+    return {sequence, CallState::kNotMade, awaited};
   }
   const std::set<int> late = late_ranks(locked, *task);
   return {sequence, CallState::kWaiting, late.empty() ? -1 : *late.begin()};
 }
 
-/// Because of whom the program does not go on, whatever group it waits in; -1: because of no member
-/// of this one, as far as this is known.
-int Group::awaited_now(Locked& locked) const {
-  const Peer* peer = awaited_peer(locked);
-  if (peer == nullptr) peer = runtime_.groups().awaited_peer(locked);
-  return peer == nullptr ? -1 : members_.rank_of(peer->info.process);
-}
-
-const Peer* Group::awaited_peer(Locked& locked) const {
-  const int rank = awaited_here(locked);
-  return rank < 0 || rank == this->rank() ? nullptr : &members_.peer(rank);
-}
-
-int Group::awaited_here(Locked& locked) const {
+int CallAgreement::awaited_rank(Locked& locked) const {
+  int rank = -1;
   if (awaited_ >= 0) {
     const auto heard = heard_of_messages_.find(awaited_);
     const bool names_another = heard != heard_of_messages_.end() &&
                                heard->second.at >= awaited_since_ &&
-                               heard->second.progress.names_another(rank());
-    return names_another ? heard->second.progress.waits_for : awaited_;
+                               heard->second.progress.names_another(members_.rank());
+    rank = names_another ? heard->second.progress.waits_for : awaited_;
+  } else if (environment_.is_waited_for()) {
+    const auto tasks = environment_.unfinished(locked);
+    const auto oldest = std::ranges::min_element(tasks, {}, &Task::submitted);
+    const std::set<int> late =
+        oldest != tasks.end() ? late_ranks(locked, **oldest) : std::set<int>();
+    rank = late.empty() ? -1 : *late.begin();
   }
-  if (!is_waited_for()) {
-    return -1;
-  }
-  Task* oldest = nullptr;
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    if (&task->group() == this && !task->is_over(locked) &&
-        (oldest == nullptr || task->submitted() < oldest->submitted())) {
-      oldest = task.get();
-    }
-  }
-  const std::set<int> late = oldest != nullptr ? late_ranks(locked, *oldest) : std::set<int>();
-  return late.empty() ? -1 : *late.begin();
+  return rank == members_.rank() ? -1 : rank;
 }
 
-void Group::reply(Locked& locked, int rank, uint64_t sequence) {
+void CallAgreement::reply(Locked& locked, int rank, uint64_t sequence) {
   const CallProgress progress = own_progress(locked, sequence);
-  Control answer = control_to(rank, ControlType::kAnswer);
+  Control answer = environment_.control_to(rank, ControlType::kAnswer);
   answer.sequence = sequence;
   answer.state = progress.state;
   answer.subject = progress.waits_for;
@@ -190,19 +147,20 @@ void Group::reply(Locked& locked, int rank, uint64_t sequence) {
     if (progress.state != CallState::kNotMade) answer.text = what_it_did(locked, sequence);
     told_[rank] = progress;
   }
-  runtime_.controls().send(locked, members_.peer(rank), answer);
+  environment_.send(locked, rank, answer);
 }
 
-void Group::hear_answer(Locked& locked, const Control& answer) {
+void CallAgreement::hear_answer(Locked& locked, const Control& answer) {
   // An answer from before the call, on its way since then, does not say what the call is.
   const bool has_called = answer.state != CallState::kNotMade;
   if (disagreement_ && disagreement_->peer == answer.sender &&
       disagreement_->sequence == answer.sequence && has_called) {
-    fail(locked, disagreement(rank(), "called " + disagreement_->call, answer.sender, answer.text));
+    environment_.fail(locked, disagreement(members_.rank(), "called " + disagreement_->call,
+                                           answer.sender, answer.text));
     return;
   }
   unanswered_.erase(answer.sender);
-  const bool is_rank = answer.subject >= 0 && answer.subject < world_size();
+  const bool is_rank = answer.subject >= 0 && answer.subject < members_.world_size();
   const HeardProgress heard{{answer.sequence, answer.state, is_rank ? answer.subject : -1},
                             Clock::now()};
   if (answer.sequence == kNoCall) {
@@ -215,7 +173,7 @@ void Group::hear_answer(Locked& locked, const Control& answer) {
 }
 
 // Those who asked this rank, and were told otherwise.
-void Group::correct_answers(Locked& locked) {
+void CallAgreement::correct_answers(Locked& locked) {
   std::erase_if(told_, [](const auto& each) { return each.second.state == CallState::kComplete; });
   for (const auto& [other, told] : std::map(told_)) {
     if (own_progress(locked, told.sequence) != told) {
@@ -224,24 +182,23 @@ void Group::correct_answers(Locked& locked) {
   }
 }
 
-void Group::ask_whom_it_awaits(Locked& locked, int rank) {
-  if (connect(locked, rank)) ask(locked, rank, kNoCall, "the making of another group");
+void CallAgreement::ask_whom_it_awaits(Locked& locked, int rank) {
+  if (environment_.connect(locked, rank)) ask(locked, rank, kNoCall, "the making of another group");
 }
 
-std::string Group::late_behind(Locked& locked, int rank, TimePoint since) const {
+std::string CallAgreement::late_behind(Locked& locked, int rank, TimePoint since) const {
   const auto heard = heard_of_messages_.find(rank);
   if (heard == heard_of_messages_.end() || heard->second.at < since ||
-      !heard->second.progress.names_another(this->rank())) {
+      !heard->second.progress.names_another(members_.rank())) {
     return "";
   }
   const int late = heard->second.progress.waits_for;
-  const std::string life = runtime_.peers().why_late(locked, members_.peer(late));
-  return "; " + describe(late) + " of group '" + name() + "' is late" +
+  const std::string life = environment_.life_of(locked, late);
+  return "; " + members_.describe(late) + " of group '" + members_.name() + "' is late" +
          (life.empty() ? "" : ": " + life);
 }
 
-void Group::set_awaited(int rank) {
-  Locked locked(runtime_.lock());
+void CallAgreement::set_awaited(Locked& locked, int rank) {
   const TimePoint now = Clock::now();
   if (rank != awaited_) {
     awaited_ = rank;
@@ -257,17 +214,15 @@ void Group::set_awaited(int rank) {
 
 // --------------------------------------------------------------------------------------- warnings
 
-void Group::warn_of_late(Locked& locked, TimePoint now) {
+void CallAgreement::warn_of_late(Locked& locked, TimePoint now) {
   if (now < next_warning_look_) {
     return;
   }
   next_warning_look_ = now + kWarningLooks;
   correct_answers(locked);
-  for (const auto& task : runtime_.tasks().active(locked)) {
+  for (const auto& task : environment_.unfinished(locked)) {
     Task::Record& record = task->record(locked);
-    if (&task->group() != this || task->is_over(locked) || now < record.warn_at) {
-      continue;
-    }
+    if (now < record.warn_at) continue;
     record.warn_at = TimePoint::max();
     if (now < next_warning_) {
       continue;

@@ -1,22 +1,26 @@
 // Whether all ranks of a group make the same calls.
-//
-// Ranks that disagree about a message find out when it meets its receive. What follows finds the
-// rest: a message that nobody receives, and ranks that all wait while none sends.
+#include "transport/group/call_agreement.h"
+
 #include <algorithm>
 
-#include "transport/group/group.h"
-#include "transport/run/runtime.h"
+#include "transport/group/membership.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
 namespace {
 
-// After so long, or a quarter of its deadline, a call asks all that it waits for.
+// A collective that has waited for this long asks some of those it waits for whether they made the
+// same call.
+constexpr std::chrono::milliseconds kFirstPatience{10};
+// After this time, or a quarter of its deadline, a call asks all that it waits for.
 constexpr std::chrono::milliseconds kPatience{500};
-// Before that at most so many.
+// Before that it asks at most this many.
 constexpr size_t kFirstAsked = 8;
-// So many inquiries may be on their way to a rank. One that is stopped would get one for each call
-// that waits for it, again and again, until its queue is full.
+// For servers. A call waits for one that stands still for two seconds at most.
+constexpr std::chrono::milliseconds kServerPatience{1500};
+constexpr std::chrono::milliseconds kServersAreAsked{200};
+// At most this many inquiries are on their way to a rank. One that is stopped would get one for
+// each call that waits for it, again and again, until its queue is full.
 constexpr size_t kMostUnanswered = 4;
 // How long a rank that has met a message which does not fit waits to hear what its sender called.
 constexpr std::chrono::milliseconds kAnswerPatience{100};
@@ -27,97 +31,80 @@ std::string without_place(const std::string& call) {
   return call.substr(0, call.find(" on rank "));
 }
 
+/// The time after which a call asks all that it waits for.
+std::chrono::milliseconds patience_of(const Task& task) {
+  const bool has_deadline = task.timeout() > std::chrono::milliseconds::zero();
+  return has_deadline ? std::min(kPatience, task.timeout() / 4) : kPatience;
+}
+
 }  // namespace
 
-void Group::housekeep(Locked& locked, TimePoint now) {
-  if (error_) {
-    drop_mail(locked);  // what came over a private link
-  }
+void CallAgreement::housekeep(Locked& locked, TimePoint now) {
   warn_of_late(locked, now);
   if (disagreement_ && now >= disagreement_->due) {
-    fail(locked, disagreement(rank(), "called " + disagreement_->call, disagreement_->peer,
-                              "made another call, and did not say which"));
+    environment_.fail(
+        locked, disagreement(members_.rank(), "called " + disagreement_->call, disagreement_->peer,
+                             "made another call, and did not say which"));
     return;
   }
-  if (running_ > 0) {
-    finds_leftover(locked, oldest_running(locked));
-  }
+  if (turns_.num_running() > 0) finds_leftover(locked, turns_.oldest_number(locked));
   inquire(locked, now);
 }
 
 // ------------------------------------------------------------------ messages that nobody receives
 
-// With others in progress, the one that is complete last asks, and housekeeping before that.
-bool Group::finds_leftover(Locked& locked) {
-  return running_ == 1 && finds_leftover(locked, sequence_);
-}
-
 // So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
 // collective that is not complete.
-bool Group::finds_leftover(Locked& locked, uint64_t oldest) {
+bool CallAgreement::finds_leftover(Locked& locked, uint64_t oldest) {
   bool found = false;
-  if (matcher_) {
-    matcher_->find_unexpected(locked, [&](uint64_t tag, int sender) {
-      found = is_leftover(locked, tag, sender, oldest);
-      return found;
-    });
-  }
-  if (!found) {
-    const auto tag = runtime_.reactor().find_unexpected(
-        locked, tag::base(tag::Kind::kCollective, slot_, 0), tag::kKindMask | tag::kSlotMask);
-    found = tag && is_leftover(locked, *tag, tag::source_of(*tag, world_size()), oldest);
-  }
+  environment_.find_unexpected(locked, [&](uint64_t tag, int sender) {
+    found = is_leftover(locked, tag, sender, oldest);
+    return found;
+  });
   return found;
 }
 
+bool CallAgreement::hear_unexpected(Locked& locked, uint64_t tag, int sender) {
+  const uint64_t number = tag::number_near(turns_.num_begun(), tag);
+  if (environment_.failed_calls(locked).find(number) != nullptr) return false;
+  is_leftover(locked, tag, sender, turns_.oldest_number(locked));
+  return true;
+}
+
 // If it is, its sender is asked what it called.
-bool Group::is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest) {
+bool CallAgreement::is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest) {
   const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
   // A sender may be far ahead, so most of the cycle means that.
-  if (error_ || behind == 0 || behind > kLeftoverWindow || behind > oldest ||
-      sender >= world_size()) {
+  if (!environment_.is_usable(locked) || behind == 0 || behind > kLeftoverWindow ||
+      behind > oldest || sender >= members_.world_size() ||
+      environment_.failed_calls(locked).find(oldest - behind) != nullptr) {
     return false;
   }
   ask_what_it_called(locked, sender, oldest - behind);
   return true;
 }
 
-uint64_t Group::oldest_running(Locked& locked) const {
-  uint64_t oldest = sequence_;
-  for (const auto& task : runtime_.tasks().active(locked)) {
-    const Task::Record& record = task->record(locked);
-    if (&task->group() == this && record.is_started && !task->is_over(locked) &&
-        task->takes_turn()) {
-      oldest = std::min(oldest, record.sequence);
-    }
-  }
-  return oldest;
-}
-
 // ----------------------------------------------------------------------- ranks that wait and ask
 
-std::chrono::milliseconds Group::patience_of(const Task& task) {
-  const bool has_deadline = task.timeout() > std::chrono::milliseconds::zero();
-  return has_deadline ? std::min(kPatience, task.timeout() / 4) : kPatience;
+TimePoint CallAgreement::first_inquiry(const Task& task) {
+  const auto patience = patience_of(task);
+  return task.submitted() + (task.takes_turn() ? std::min(kFirstPatience, patience) : patience);
 }
 
 // Ranks that disagree about a call may all wait and none send, where no message tells them. Then
 // each waits for another one in a circle, and any question in it finds the disagreement. So a call
 // that has waited for a moment asks the next few ranks that it waits for, and again each time that
 // it has waited for twice as long; in the end all of them. The answers also say who keeps the
-// others waiting (group_lateness.cpp); that is all that those say which are about messages.
-void Group::inquire(Locked& locked, TimePoint now) {
+// others waiting (call_lateness.cpp); that is all that those say which are about messages.
+void CallAgreement::inquire(Locked& locked, TimePoint now) {
   std::optional<int> still;
-  for (const auto& task : runtime_.tasks().active(locked)) {
+  for (const auto& task : environment_.unfinished(locked)) {
     Task::Record& record = task->record(locked);
-    if (&task->group() != this || !record.is_started || task->is_over(locked) ||
-        now < record.next_inquiry) {
-      continue;
-    }
+    if (!record.is_started || now < record.next_inquiry) continue;
     const auto waited = now - task->submitted();
     const uint64_t sequence = task->takes_turn() ? record.sequence : kNoCall;
     const std::set<int> awaited = awaited_ranks(locked, *task);
-    auto next = awaited.upper_bound(rank());
+    auto next = awaited.upper_bound(members_.rank());
     const size_t asked = waited < patience_of(*task) ? kFirstAsked : awaited.size();
     bool will_answer = false;  // others first
     for (size_t i = 0; i < std::min(asked, awaited.size()); ++i, ++next) {
@@ -138,18 +125,19 @@ void Group::inquire(Locked& locked, TimePoint now) {
     }
   }
   if (still) {
-    fail(locked, Error(ErrorCode::kPeerFailed, describe(*still) + " stands still", *still));
+    environment_.fail(
+        locked, Error(ErrorCode::kPeerFailed, members_.describe(*still) + " stands still", *still));
   }
 }
 
-Clock::duration Group::until_next_inquiry(const Task& task, Clock::duration waited,
-                                          bool will_answer) {
+Clock::duration CallAgreement::until_next_inquiry(const Task& task, Clock::duration waited,
+                                                  bool will_answer) {
   if (will_answer) return kAnswerTakes / 10;
   if (task.takes_turn()) return waited;
   return std::max<Clock::duration>(kAsksAgain, waited / 4);
 }
 
-bool Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
+bool CallAgreement::ask(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
   const auto found = unanswered_.find(rank);
   const bool owes_answers =
       found != unanswered_.end() && found->second.inquiries >= kMostUnanswered;
@@ -157,50 +145,43 @@ bool Group::ask(Locked& locked, int rank, uint64_t sequence, const std::string& 
   return !owes_answers;
 }
 
-void Group::send_inquiry(Locked& locked, int rank, uint64_t sequence, const std::string& call) {
-  Peer& peer = members_.peer(rank);
-  if (has_left(rank) || !peer.life.is_alive()) {
-    return;
-  }
-  Control inquiry = control_to(rank, ControlType::kInquiry);
+void CallAgreement::send_inquiry(Locked& locked, int rank, uint64_t sequence,
+                                 const std::string& call) {
+  if (!environment_.is_member(locked, rank)) return;
+  Control inquiry = environment_.control_to(rank, ControlType::kInquiry);
   inquiry.sequence = sequence;
   inquiry.fingerprint = sequence == kNoCall ? 0 : calls_[sequence % kRemembered];
   inquiry.text = call;
   ++unanswered_.try_emplace(rank, UnansweredInquiries{Clock::now()}).first->second.inquiries;
-  runtime_.controls().send(locked, peer, inquiry);
+  environment_.send(locked, rank, inquiry);
 }
 
-void Group::answer(Locked& locked, const Control& inquiry) {
+void CallAgreement::hear_inquiry(Locked& locked, const Control& inquiry) {
   const uint64_t sequence = inquiry.sequence;
-  const bool is_known = sequence < sequence_ && sequence_ - sequence <= kRemembered;
-  if (is_known && calls_[sequence % kRemembered] != inquiry.fingerprint) {
-    fail(locked, disagreement(inquiry.sender, "called " + inquiry.text, rank(),
-                              what_it_did(locked, sequence)));
-  } else if (!error_ && !closed_) {
+  const uint64_t begun = turns_.num_begun();
+  const bool is_known = sequence < begun && begun - sequence <= kRemembered;
+  const bool has_failed = environment_.failed_calls(locked).find(sequence) != nullptr;
+  if (is_known && !has_failed && calls_[sequence % kRemembered] != inquiry.fingerprint) {
+    environment_.fail(locked, disagreement(inquiry.sender, "called " + inquiry.text,
+                                           members_.rank(), what_it_did(locked, sequence)));
+  } else if (environment_.is_usable(locked)) {
     reply(locked, inquiry.sender, sequence);
   }
 }
 
-// -------------------------------------------------------------------------- messages that do not
-// fit
+// --------------------------------------------------------------------- messages that do not fit
 
-void Group::disagree(Locked& locked, Task& task, int peer) {
-  ask_what_it_called(locked, peer, task.record(locked).sequence);
-}
-
-void Group::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
-  if (disagreement_ || error_) {
-    return;
-  }
+void CallAgreement::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
+  if (disagreement_ || !environment_.is_usable(locked)) return;
   disagreement_ = {peer, sequence, call_name(locked, sequence), Clock::now() + kAnswerPatience};
   // It compares the calls, and fails the group with both names; or it answers with its own.
-  if (connect(locked, peer)) {
+  if (environment_.connect(locked, peer)) {
     send_inquiry(locked, peer, sequence, disagreement_->call);
   }
 }
 
-Error Group::disagreement(int a, const std::string& what_a_did, int b,
-                          const std::string& what_b_did) const {
+Error CallAgreement::disagreement(int a, const std::string& what_a_did, int b,
+                                  const std::string& what_b_did) const {
   const std::string of_a = without_place(what_a_did);
   const std::string of_b = without_place(what_b_did);
   // What no name of a call has.
@@ -211,30 +192,26 @@ Error Group::disagreement(int a, const std::string& what_a_did, int b,
   return Error(ErrorCode::kMismatch,
                "ranks disagree about a collective (a different collective, shape, dtype, root, "
                "split, reduction, device or q7x2.collectives.algorithm): " +
-                   describe(a) + " " + of_a + ", but " + describe(b) + " " + of_b + hint,
-               a == rank() ? b : a);
+                   members_.describe(a) + " " + of_a + ", but " + members_.describe(b) + " " +
+                   of_b + hint,
+               a == members_.rank() ? b : a);
 }
 
 // Collective number `sequence`, which this rank has called. A complete one is known to the flight
 // recorder, if that is not switched off.
-std::string Group::call_name(Locked& locked, uint64_t sequence) const {
-  if (const Task* const task = find_running(locked, sequence)) {
-    return task->name();
-  }
-  if (sequence >= sequence_ && sequence - sequence_ < waiting_.size()) {
-    return waiting_[sequence - sequence_]->name();
-  }
-  const std::string call = runtime_.flights().call_text(locked, flight_, sequence);
+std::string CallAgreement::call_name(Locked& locked, uint64_t sequence) const {
+  if (const Task* const task = turns_.find(locked, sequence)) return task->name();
+  const std::string call = environment_.call_text(locked, sequence);
   return call.empty() ? "a collective that is complete" : call;
 }
 
-std::string Group::what_it_did(Locked& locked, uint64_t sequence) const {
+std::string CallAgreement::what_it_did(Locked& locked, uint64_t sequence) const {
   const std::string call = without_place(call_name(locked, sequence));
-  const Task* const next = find_running(locked, oldest_running(locked));
+  const Task* const next = turns_.oldest(locked);
   const std::string later = next == nullptr ? "" : without_place(next->name());
   // What precedes a call is named as the call is.
   const bool went_on =
-      find_running(locked, sequence) == nullptr && next != nullptr && later != call;
+      turns_.find_running(locked, sequence) == nullptr && next != nullptr && later != call;
   return "called " + call + (went_on ? ", and went on to " + later : "");
 }
 

@@ -1,0 +1,169 @@
+#include "transport/group/group_links.h"
+
+#include "base/log.h"
+#include "transport/group/departure.h"
+#include "transport/group/group_failure.h"
+#include "transport/peer/control_plane.h"
+#include "transport/peer/peer_table.h"
+
+namespace q7x2 {
+
+GroupLinks::GroupLinks(int slot, const Membership& members, const Departure& departure)
+    : slot_(slot),
+      members_(members),
+      departure_(departure),
+      device_path_(device_path_of(members.peer_infos())),
+      wires_(static_cast<size_t>(members.world_size()), Wire::kShared) {}
+
+void log_transports(const Membership& members, int rank,
+                    const std::vector<std::string>& transports) {
+  if (!logs(Level::kDebug)) return;
+  log(Level::kDebug, "group '" + members.name() + "': rank " + std::to_string(members.rank()) +
+                         " talks to " + members.describe(rank) + " over " + join_list(transports));
+}
+
+bool GroupLinks::connect(Locked& locked, int rank) {
+  Peer& peer = members_.peer(rank);
+  const bool fresh = !peer.shared.is_open();
+  if (!locked.peers().connect(locked, peer)) {
+    return false;
+  }
+  if (fresh) {
+    greet(locked, rank);
+    if (logs(Level::kDebug)) {
+      log_transports(members_, rank, peer.shared.endpoint().transports());
+    }
+  }
+  return true;
+}
+
+void GroupLinks::connect_all(Locked& locked) {
+  // Each rank starts with its successor, so that no rank is called by all at once.
+  for (int step = 1; step < members_.world_size(); ++step) {
+    connect(locked, (members_.rank() + step) % members_.world_size());
+  }
+}
+
+void GroupLinks::greet(Locked& locked, int rank) {
+  send(locked, rank, control_to(rank, ControlType::kHello));
+}
+
+std::vector<std::string> GroupLinks::transports(Locked&, int rank) const {
+  if (rank < 0 || rank >= members_.world_size()) {
+    throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) +
+                                                 " is not in a group of " +
+                                                 std::to_string(members_.world_size()));
+  }
+  const bool is_open = rank != members_.rank() && members_.peer(rank).shared.is_open();
+  return is_open ? members_.peer(rank).shared.endpoint().transports() : std::vector<std::string>();
+}
+
+void GroupLinks::use_private_link(Locked&, int rank) {
+  Peer& peer = members_.peer(rank);
+  if (!peer.rail.exists()) {
+    throw Error(ErrorCode::kInternal, "there is no private link to " + members_.describe(rank));
+  }
+  peer.relies_on_rail = true;
+  wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
+}
+
+// ------------------------------------------------------------------------------ control messages
+
+Control GroupLinks::control_to(int rank, ControlType type) const {
+  Control control;
+  control.type = type;
+  control.slot = members_.peer_info(rank).slot;
+  control.sender_slot = static_cast<uint16_t>(slot_);
+  control.sender = members_.rank();
+  control.receiver = rank;
+  return control;
+}
+
+void GroupLinks::send(Locked& locked, int rank, const Control& control) {
+  locked.controls().send(locked, members_.peer(rank), control);
+}
+
+bool GroupLinks::is_member(Locked&, int rank) const {
+  return rank != members_.rank() && !departure_.has_left(rank) &&
+         members_.peer(rank).life.is_alive();
+}
+
+void GroupLinks::tell(Locked& locked, int rank, const Error& error,
+                      std::optional<uint64_t> failed_call) {
+  Control control = control_to(rank, failed_call ? ControlType::kFailedCall : ControlType::kAbort);
+  control.sequence = failed_call.value_or(0);
+  control.code = error.code();
+  control.subject = error.rank();
+  control.text = error.what();
+  send(locked, rank, control);
+  // The one over the private link follows what was sent over it.
+  if (wire(rank) == Wire::kPrivate) {
+    locked.controls().send(locked, members_.peer(rank), control, Wire::kPrivate);
+  }
+}
+
+std::set<int> GroupLinks::audience(Locked& locked) {
+  const std::vector<int> nearby = neighbours(members_.rank(), members_.world_size());
+  std::set<int> ranks(nearby.begin(), nearby.end());
+  for (int r = 0; r < members_.world_size(); ++r) {
+    if (r != members_.rank() && members_.peer(r).shared.is_open()) ranks.insert(r);
+  }
+  std::erase_if(ranks, [&](int r) { return !is_member(locked, r) || !connect(locked, r); });
+  return ranks;
+}
+
+// ---------------------------------------------------------------------- requests that do not end
+
+void GroupLinks::request_failed(Locked& locked, Task& task, int rank, Wire wire,
+                                ucs_status_t status) {
+  if (wire == Wire::kPrivate && !members_.peer(rank).relies_on_rail) {
+    task.fail(locked, Error(ErrorCode::kTransport,
+                            task.name() + ": the private link to " + members_.describe(rank) +
+                                " does not work: " + ucs_status_string(status)));
+  } else if (rank >= 0 && departure_.has_left(rank)) {
+    task.stranded(locked, left_error(members_, rank, task.name()));
+  } else if (rank >= 0) {
+    locked.peers().suspect(locked, members_.peer(rank), ucs_status_string(status));
+  } else {
+    task.fail(locked, Error(ErrorCode::kTransport,
+                            task.name() + ": UCX reported " + ucs_status_string(status)));
+  }
+}
+
+// What they had sent was received before their connections were closed.
+bool GroupLinks::waits_for_the_dead(Locked& locked, Task& task) const {
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer < 0) return false;
+    const Peer& peer = members_.peer(p->peer);
+    if (!peer.life.has_ended() || !peer.life.is_dead()) return false;
+  }
+  return true;
+}
+
+// Of a receive from any rank nobody knows who sends.
+void GroupLinks::cut_off(Locked& locked, Task& task) {
+  std::set<int> ranks;
+  for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
+    if (p->peer >= 0) {
+      ranks.insert(p->peer);
+    } else {
+      for (int r = 0; r < members_.world_size(); ++r) {
+        if (r != members_.rank()) ranks.insert(r);
+      }
+    }
+  }
+  bool are_all_dead = true;
+  for (const int r : ranks) {
+    are_all_dead = are_all_dead && members_.peer(r).life.is_dead();
+    locked.peers().cut_off(locked, members_.peer(r),
+                           "it did not let go of the memory of a call that had ended");
+  }
+  // UCX keeps some receives for ever whose message had begun to arrive over a connection that
+  // broke. All connections are closed, so nothing can write to their memory any more.
+  if (are_all_dead) {
+    task.record(locked).over_since = TimePoint::min();
+    task.settle(locked);
+  }
+}
+
+}  // namespace q7x2

@@ -1,0 +1,75 @@
+// GroupLinks: the connections of a group's rank to the other ranks.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "transport/group/group_device_path.h"
+#include "transport/group/membership.h"
+#include "transport/peer/control.h"
+#include "transport/run/task.h"
+
+namespace q7x2 {
+
+class Departure;
+
+class GroupLinks {
+ public:
+  /// `slot`: of the group at this process. The other arguments must outlive the links.
+  GroupLinks(int slot, const Membership& members, const Departure& departure);
+  GroupLinks(const GroupLinks&) = delete;
+  GroupLinks& operator=(const GroupLinks&) = delete;
+
+  /// Opens the connection to `rank`, and says hello. False: it cannot be reached.
+  bool connect(Locked& locked, int rank);
+  /// Connects to every peer.
+  void connect_all(Locked& locked);
+  /// Says hello to `rank`, so that it connects too.
+  void greet(Locked& locked, int rank);
+  /// UCX's transports of the connection to `rank`, for example {"posix"}; empty before first use.
+  /// Throws Error(kInvalidArgument) for a rank that is not in the group.
+  std::vector<std::string> transports(Locked& locked, int rank) const;
+
+  /// From now on collectives send to and receive from `rank` over its private link. To be called by
+  /// both ranks, before the first collective. Throws Error(kInternal) if there is no such link.
+  void use_private_link(Locked& locked, int rank);
+  /// What collectives use towards `rank`.
+  Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
+  /// How uncompressed tensors on a device pass; all ranks say the same.
+  const DevicePathOfGroup& device_path() const { return device_path_; }
+
+  /// A control message of this rank to `rank`, and its delivery.
+  Control control_to(int rank, ControlType type) const;
+  void send(Locked& locked, int rank, const Control& control);
+  /// Whether `rank` is a member that lives and has not left.
+  bool is_member(Locked& locked, int rank) const;
+  /// Sends `error` to `rank`: as an abort of the group, or of one collective.
+  void tell(Locked& locked, int rank, const Error& error,
+            std::optional<uint64_t> failed_call = std::nullopt);
+  /// Whom this rank tells of a failure: its neighbours, and those that it is connected to, as far
+  /// as they can be reached. See group_failure.h: each rank that hears of it does the same.
+  std::set<int> audience(Locked& locked);
+
+  /// A request towards `rank` failed; -1: towards any.
+  void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
+  /// Whether all that is on its way for a task belongs to processes that have ended.
+  bool waits_for_the_dead(Locked& locked, Task& task) const;
+  /// A task is over, but for long a peer has not let go of its memory. Closing the connection by
+  /// force ends that. It costs all groups that use the connection.
+  void cut_off(Locked& locked, Task& task);
+
+ private:
+  const int slot_;
+  const Membership& members_;
+  const Departure& departure_;
+  const DevicePathOfGroup device_path_;
+  std::vector<Wire> wires_;  // by rank
+};
+
+/// Says in the log by what UCX reaches `rank`.
+void log_transports(const Membership& members, int rank,
+                    const std::vector<std::string>& transports);
+
+}  // namespace q7x2
