@@ -2,7 +2,7 @@
 """Writes hot_functions.ld, which puts the functions of a small call side by side in the module.
 
 A rank that shares its processor with others meets cold caches and address translations with each
-call. Then a call costs what it touches: some 300 functions of many files, which lie on as many
+call. Then a call costs what it touches: some 360 functions of many files, which lie on as many
 pages unless the linker is told. This runs calls under valgrind, and lists what they execute:
 
     ./dev build -DQ7X2_UNORDERED=ON

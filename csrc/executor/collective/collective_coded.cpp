@@ -80,7 +80,8 @@ void CollectiveTask::select(bool counts) {
   work_.select += std::chrono::nanoseconds(Clock::now() - began).count();
 }
 
-// If the counts failed, so will this task with its group.
+// If the counts failed, so will this task: with its group, or when it is known that a rank has left
+// (is_hopeless).
 bool CollectiveTask::cut_by_counts() {
   if (slicing_.is_balanced()) return true;
   if (!counting_->done() || counting_->error()) return false;
