@@ -22,6 +22,15 @@ constexpr int kLeastPings = 8;
 constexpr auto kPingTime = std::chrono::milliseconds(2);
 constexpr int kBurstLength = 32;
 constexpr int kBursts = 4;
+// Between far hosts each message costs the start of a job a noticeable time, and other work on the
+// machine is small beside it.
+constexpr double kFar = 10e-3;
+constexpr size_t kPingsIfFar = 3;
+constexpr int kWarmUpIfFar = 1;
+// What a ping says.
+constexpr uint64_t kGoesOn = 0;
+constexpr uint64_t kIsLast = 1;
+constexpr uint64_t kIsLastIfFar = 2;  // and one burst is enough
 
 constexpr size_t kLeastWindow = size_t{64} << 10;
 constexpr size_t kMostWindow = size_t{8} << 20;
@@ -134,15 +143,21 @@ void PingTask::begin(Locked& locked) {
 void PingTask::ping(Locked& locked) {
   const size_t count = round_trips_.size();
   if (count <= kWarmUp) started_at_ = Clock::now();  // the first may have had to connect
-  last_ =
+  const bool is_enough =
       count + 1 >= kMostPings || (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
+  last_ = count + 1 >= kPingsIfFar && is_far() ? kIsLastIfFar : is_enough ? kIsLast : kGoesOn;
   receive(locked, kPing, &heard_, sizeof(heard_));
   ping_at_ = Clock::now();
   send(locked, kPing, &last_, sizeof(last_));
 }
 
+bool PingTask::is_far() const {
+  return round_trips_.size() > kWarmUpIfFar &&
+         *std::min_element(round_trips_.begin() + kWarmUpIfFar, round_trips_.end()) >= kFar;
+}
+
 void PingTask::pong(Locked& locked) {
-  if (heard_ != 0) {
+  if (heard_ != kGoesOn) {
     expect_burst(locked);
   } else {
     receive(locked, kPing, &heard_, sizeof(heard_));
@@ -169,7 +184,7 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
         return;
       }
       round_trips_.push_back(seconds_between(ping_at_, Clock::now()));
-      if (last_ == 0) {
+      if (last_ == kGoesOn) {
         ping(locked);
       } else {
         burst(locked);
@@ -177,19 +192,21 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
       return;
     case kBurst:
       if (++burst_received_ % kBurstLength == 0) {
-        if (burst_received_ < kBursts * kBurstLength) expect_burst(locked);
+        const int bursts = heard_ == kIsLastIfFar ? 1 : kBursts;
+        if (burst_received_ < bursts * kBurstLength) expect_burst(locked);
         send(locked, kAnswer, nullptr, 0);
       }
       return;
     case kAnswer:
       bursts_.push_back(seconds_between(burst_at_, Clock::now()));
-      if (bursts_.size() < kBursts) burst(locked);
+      if (bursts_.size() < kBursts && last_ != kIsLastIfFar) burst(locked);
       return;
   }
 }
 
 double PingTask::quantile_of_round_trips(double part) const {
-  return quantile({round_trips_.begin() + kWarmUp, round_trips_.end()}, part);
+  const int warm_up = last_ == kIsLastIfFar ? kWarmUpIfFar : kWarmUp;
+  return quantile({round_trips_.begin() + warm_up, round_trips_.end()}, part);
 }
 
 double PingTask::round_trip() const {

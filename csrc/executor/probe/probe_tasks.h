@@ -92,6 +92,8 @@ class PingTask final : public Conversation {
   void expect_burst(Locked& locked);
   void burst(Locked& locked);
   double quantile_of_round_trips(double part) const;
+  /// As far as the round trips so far say.
+  bool is_far() const;
 
   const bool first_;
   std::vector<double> round_trips_;
@@ -99,7 +101,7 @@ class PingTask final : public Conversation {
   TimePoint ping_at_;
   TimePoint burst_at_;
   int burst_received_ = 0;
-  uint64_t last_ = 0;  // the content of a ping: whether it is the last
+  uint64_t last_ = 0;  // the content of a ping: whether another one follows
   uint64_t heard_ = 0;
   std::vector<double> bursts_;  // seconds
 };

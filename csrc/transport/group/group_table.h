@@ -55,6 +55,9 @@ class GroupTable {
   void fail_all(Locked& locked, const std::exception& exception);
   /// The processes of the job's ranks, as far as the groups of the job have them as members.
   std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
+  /// The group of all ranks of the job, by their ranks in the job; null: there is none, or the job
+  /// has given its ranks other names since.
+  Group* default_group(Locked& locked) const;
   /// Members of groups that have failed because these members failed, as this rank found or heard.
   std::vector<Peer*> failed_members(Locked& locked) const;
   /// The job gives its ranks other names: no member is found by its old one any more.

@@ -32,6 +32,8 @@ struct PeerInfo {
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< what UCX does with it in the process
   std::string algorithms;  ///< to which collectives are confined, "ring,sra"; empty: to none
   std::string memory;      ///< key of its ShmChannel's segment; empty where it has none yet
+  /// Of this group, what the layers above the transport say of the rank; see WireUp.
+  std::string announcement;
   /// Connections that the rank will not use any more because they broke: with which process, the
   /// number of the one to come, and how many of those before it the rank has opened, over the
   /// shared network and over a private link. Empty if none ever broke.
