@@ -6,19 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include <ATen/Context.h>
-#include <torch/version.h>
-
 #include "backend/argument_checks.h"
-#include "backend/peer_meeting.h"
 #include "backend/store_end.h"
-#include "backend/store_meeting.h"
 #include "base/environment.h"
-#include "executor/collective/plan_call.h"
-#include "executor/probe/survey.h"
 #include "fabric/json.h"
-#include "kernels/cpu/reduce.h"
-#include "plan/algorithms/algorithm_names.h"
 #include "transport/group/group_facts.h"
 
 namespace q7x2 {
@@ -27,56 +18,8 @@ namespace {
 // How long a rank that leaves waits for rank 0 to close the store.
 constexpr std::chrono::milliseconds kStorePatience{1000};
 
-// Who wants the same bits in every run wants the same Plans.
-bool refines(const ProcessGroupQ7x2::Options& options) {
-  const char* from_environment = std::getenv("Q7X2_REFINE");
-  const std::string_view wish = from_environment == nullptr ? "1" : from_environment;
-  if (wish != "0" && wish != "1") {
-    throw Error(ErrorCode::kInvalidArgument,
-                "Q7X2_REFINE=" + std::string(wish) + ": expected 0 or 1");
-  }
-  return wish == "1" && options.refine && !at::globalContext().deterministicAlgorithms();
-}
-
-// The least time between two changes of Plans because of links; 0: there are none. Who wants the
-// same bits in every run wants none.
-std::chrono::milliseconds pause_of_reactions(bool refines) {
-  constexpr std::chrono::milliseconds kDefault{30'000};
-  constexpr double kMostSeconds = 1e6;
-  const char* from_environment = std::getenv("Q7X2_REACT");
-  if (from_environment == nullptr) return refines ? kDefault : std::chrono::milliseconds::zero();
-  char* end = nullptr;
-  const double seconds = std::strtod(from_environment, &end);
-  if (end == from_environment || *end != 0 || !(seconds >= 0) || seconds > kMostSeconds) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "Q7X2_REACT=" + std::string(from_environment) +
-                    ": expected seconds between two changes, or 0 for none");
-  }
-  return std::chrono::milliseconds(refines ? static_cast<int64_t>(seconds * 1000) : 0);
-}
-
-// Of all ranks on a host, the first speaks.
-void warn_of_transports(Runtime& runtime) {
-  const char* local_rank = std::getenv("LOCAL_RANK");
-  for (const std::string& warning : runtime.take_warnings()) {
-    if (local_rank == nullptr || std::string_view(local_rank) == "0") {
-      TORCH_WARN("q7x2: ", warning);
-    }
-  }
-}
-
-/// By which the calls of the ranks alone are planned.
-std::shared_ptr<const Fabric> without_servers(Fabric fabric) {
-  fabric.servers.clear();
-  return std::make_shared<const Fabric>(std::move(fabric));
-}
-
 // Works of a coalesced call that are all kept.
 constexpr size_t kCoalescingLimit = 64;
-
-std::string name_of(const ProcessGroupQ7x2::Options& options) {
-  return options.group_name.empty() ? "unnamed" : options.group_name;
-}
 
 }  // namespace
 
@@ -89,106 +32,6 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
   meet_all();
   init();
-}
-
-void ProcessGroupQ7x2::meet_all() {
-  const auto abort = [this](const Error& error) {
-    if (group_) group_->abort(error);
-  };
-  std::string scope;
-  std::vector<PeerInfo> members;
-  const std::shared_ptr<Runtime> runtime = options_->in_job ? Runtime::existing() : nullptr;
-  if (runtime) {
-    members = PeerMeeting::members_of(*runtime, options_->global_ranks_in_group, scope);
-  }
-  const auto make = [&](Bootstrap& bootstrap, KeyStore& root) {
-    meet_in_job(bootstrap, root, members);
-  };
-  if (!members.empty()) {
-    PeerMeeting::run(*runtime, store_,
-                     {.members = members,
-                      .job_ranks = options_->global_ranks_in_group,
-                      .scope = scope,
-                      .rank = rank_,
-                      .group = name_of(*options_),
-                      .timeout = options_->timeout},
-                     make, abort);
-    return;
-  }
-  StoreMeeting::run(store_,
-                    {.rank = rank_,
-                     .size = size_,
-                     .group = name_of(*options_),
-                     .timeout = options_->timeout,
-                     .job_ranks = options_->global_ranks_in_group,
-                     .in_job = options_->in_job,
-                     .waits_for = [this](int rank) { set_awaited(*group_, rank); }},
-                    make, abort);
-}
-
-void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
-                                   const std::vector<PeerInfo>& members) {
-  const SurveyOptions options = survey_options(options_->timeout);
-  const KnownFabric known = members.empty() ? KnownFabric() : recall(members);
-  ServerMeeting servers;
-  const auto invite = [&] {
-    servers = invited_servers(root);
-    return servers.names();
-  };
-  std::string decision;
-  GroupTerms terms;
-  terms.announcement = announcement_of_process(known, !members.empty() && may_await_servers(root));
-  terms.decide = [&](const std::vector<PeerInfo>& all) {
-    return awaits_servers(root) ? "" : decide_fabric(all, options);
-  };
-  terms.learn = [&](std::string decided) { decision = std::move(decided); };
-  std::shared_ptr<const Fabric> surveyed;
-  meet(bootstrap, terms, [&](const std::shared_ptr<Group>& group) {
-    if (decision.empty() && !members.empty()) {
-      decision = agreed_fabric(group->membership().peer_infos(), known, options);
-    }
-    surveyed = decision.empty() ? measured(group, invite) : survey(group, options, decision);
-    return surveyed;
-  });
-  if (!surveyed->servers.empty()) meet_servers(bootstrap, std::move(servers), *surveyed);
-  bootstrap.finish([this] { group_->check(); });
-  if (options_->in_job) {
-    runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
-  }
-}
-
-void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn) {
-  runtime_ = Runtime::instance();
-  reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
-  warn_of_transports(*runtime_);
-  const bool refine = refines(*options_);
-  const std::chrono::milliseconds pause = pause_of_reactions(refine);
-  OwnPlans own_plans = plan_files_of_environment();
-  terms.algorithms = to_string(parse_algorithms(algorithms_of_group()));
-  if (const std::string names = names_of(own_plans, size_); !names.empty()) {
-    terms.algorithms += (terms.algorithms.empty() ? "" : " and ") + names;
-  }
-  terms.eager = options_->eager_connect;
-  terms.device_path = device_path_of_options();
-  group_ = make_group(*runtime_, rank_, size_, name_of(*options_), bootstrap, terms);
-  planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
-                                       algorithms_of_group(), std::move(own_plans));
-  plans_ =
-      std::make_shared<PlanCache>(planner_, rank_, size_, environment_of_plans(), refine, pause);
-  runtime_->record(*group_, options_->global_ranks_in_group);
-}
-
-SurveyOptions ProcessGroupQ7x2::survey_options(std::chrono::milliseconds timeout) {
-  return {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-          .torch = TORCH_VERSION,
-          .timeout = timeout};
-}
-
-std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
-    const std::shared_ptr<Group>& group, std::function<std::vector<std::string>()> servers) const {
-  SurveyOptions options = survey_options(options_->timeout);
-  if (servers) options.servers = std::move(servers);
-  return survey(group, options);
 }
 
 DevicePath ProcessGroupQ7x2::device_path_of_options() const {
@@ -221,7 +64,7 @@ void ProcessGroupQ7x2::enter() const {
   runtime_->enter();
   if (!group_) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the group '" + name_of(*options_) + "' has no members yet: call reconfigure");
+                "the group '" + options_->name() + "' has no members yet: call reconfigure");
   }
 }
 
@@ -342,8 +185,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::merge(
   TORCH_CHECK(options != nullptr, "q7x2: merge needs options of the type q7x2.Options");
   const auto child =
       c10::make_intrusive<c10d::PrefixStore>("q7x2/merge/" + options->group_name, store);
-  return c10::make_intrusive<ProcessGroupQ7x2>(child, rank, size,
-                                               c10::make_intrusive<Options>(*options));
+  auto copy = c10::make_intrusive<Options>(*options);
+  copy->in_job = false;  // the others may have another default group
+  copy->global_ranks_in_group.clear();
+  return c10::make_intrusive<ProcessGroupQ7x2>(child, rank, size, std::move(copy));
 }
 
 std::vector<std::string> ProcessGroupQ7x2::transports(int rank) {

@@ -39,6 +39,9 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     explicit Options(std::chrono::milliseconds op_timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("q7x2", op_timeout) {}
 
+    /// Of the group, in messages.
+    std::string name() const { return group_name.empty() ? "unnamed" : group_name; }
+
     /// Connects to all ranks when the group is made, not on first use.
     bool eager_connect = false;
     /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.

@@ -1,8 +1,6 @@
 #include "executor/probe/survey.h"
 
 #include <algorithm>
-#include <deque>
-#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -11,6 +9,7 @@
 #include "base/log.h"
 #include "executor/probe/announcement.h"
 #include "executor/probe/courier.h"
+#include "executor/probe/fabric_memory.h"
 #include "executor/probe/probe.h"
 #include "executor/probe/relay.h"
 #include "fabric/catalogue.h"
@@ -39,73 +38,6 @@ Probing probing() {
   if (value == "pairs") return Probing::kAlwaysEveryPair;
   throw Error(ErrorCode::kInvalidArgument,
               "Q7X2_PROBE: expected 0, auto, force or pairs, got '" + value + "'");
-}
-
-/// What this process has measured or read, newest first.
-class Memory {
- public:
-  static Memory& instance() {
-    static Memory memory;
-    return memory;
-  }
-
-  template <typename Accept>
-  std::optional<Fabric> find(const Accept& accept) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& fabric : fabrics_) {
-      if (auto found = accept(*fabric)) return found;
-    }
-    return std::nullopt;
-  }
-
-  void keep(const std::shared_ptr<const Fabric>& fabric) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    push(fabric);
-  }
-
-  /// A Fabric of the same hosts learns the times of `measured`; where there is none, that is kept.
-  void learn(const Fabric& measured) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    bool known = false;
-    for (auto& fabric : fabrics_) {
-      if (!fabric->same_hosts(measured)) continue;
-      known = true;
-      auto wiser = std::make_shared<Fabric>(*fabric);
-      wiser->learn(measured.tuned);
-      fabric = std::move(wiser);
-    }
-    if (!known) push(std::make_shared<const Fabric>(measured));
-  }
-
- private:
-  void push(const std::shared_ptr<const Fabric>& fabric) {
-    constexpr size_t kMost = 8;
-    fabrics_.push_front(fabric);
-    if (fabrics_.size() > kMost) fabrics_.pop_back();
-  }
-
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<const Fabric>> fabrics_;
-};
-
-/// Whether all was measured that matters between these ranks.
-bool sufficient(const Fabric& fabric) {
-  const bool several_hosts = fabric.hosts.size() > 1;
-  const bool shared_hosts = fabric.host_of.size() > fabric.hosts.size();
-  return (!several_hosts || fabric.network.measured) && (!shared_hosts || fabric.memory.measured);
-}
-
-/// What `known` says of these ranks, if that is enough.
-std::optional<Fabric> sufficient_part(const Fabric& known, const Placement& placement) {
-  auto part = placed(known, placement.host_of, placement.keys, placement.names, false);
-  if (part && !sufficient(*part)) part.reset();
-  return part;
-}
-
-/// The same, unless it was measured on a busy machine, and long ago.
-std::optional<Fabric> usable_part(const Fabric& known, const Placement& placement) {
-  if (!doubt_of(known).empty() && !is_young(known, kDoubtfulAge)) return std::nullopt;
-  return sufficient_part(known, placement);
 }
 
 Fabric default_fabric(const Placement& placement, const std::string& note) {
@@ -199,7 +131,7 @@ class Surveyor {
     }
     const Probing mode = probing();
     const auto usable = [this](const Fabric& known) { return usable_part(known, placement_); };
-    if (const auto found = Memory::instance().find(usable)) return bound(*found);
+    if (const auto found = FabricMemory::instance().find(usable)) return bound(*found);
     if (mode == Probing::kNever) {
       return bound(default_fabric(placement_, kNotMeasured));
     }
@@ -351,8 +283,8 @@ KnownFabric recall(const std::vector<PeerInfo>& members) {
   if (!environment("Q7X2_FABRIC").empty()) return {};  // rank 0 reads it
   const Placement placement = placement_of(members);
   KnownFabric known;
-  known.fabric =
-      Memory::instance().find([&](const Fabric& fabric) { return usable_part(fabric, placement); });
+  known.fabric = FabricMemory::instance().find(
+      [&](const Fabric& fabric) { return usable_part(fabric, placement); });
   if (!known.fabric && probing() == Probing::kNever) {
     known.fabric = default_fabric(placement, kNotMeasured);
   }
@@ -388,16 +320,21 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
   }
   const Placement placement = placement_of(*group);
   // Subgroups' parts of what is known already add nothing.
-  const bool known = Memory::instance()
+  const bool known = FabricMemory::instance()
                          .find([&](const Fabric& f) { return sufficient_part(f, placement); })
                          .has_value();
-  if (!known && sufficient(*fabric)) Memory::instance().keep(fabric);
+  if (!known && sufficient(*fabric)) FabricMemory::instance().keep(fabric);
   take_private_links(*group, *fabric);
   return fabric;
 }
 
 void adopt(Group& group, const Fabric& fabric) {
   take_private_links(group, fabric);
+}
+
+std::shared_ptr<const Fabric> without_servers(Fabric fabric) {
+  fabric.servers.clear();
+  return std::make_shared<const Fabric>(std::move(fabric));
 }
 
 Fabric::Host assumed_server(const std::string& name) {
@@ -407,7 +344,8 @@ Fabric::Host assumed_server(const std::string& name) {
 }
 
 void remember_times(const Fabric& measured) {
-  if (measured.made.source == "probe" && sufficient(measured)) Memory::instance().learn(measured);
+  if (measured.made.source == "probe" && sufficient(measured))
+    FabricMemory::instance().learn(measured);
 }
 
 }  // namespace q7x2

@@ -65,6 +65,9 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
 /// The same where all ranks hold an equal Fabric of the group already: nobody measures or talks.
 void adopt(Group& group, const Fabric& fabric);
 
+/// By which the calls of the ranks alone are planned.
+std::shared_ptr<const Fabric> without_servers(Fabric fabric);
+
 /// A server of this name, for whose rates the defaults are taken.
 Fabric::Host assumed_server(const std::string& name);
 

@@ -51,6 +51,16 @@ std::map<int, JoinRecord> records_of(std::string_view bundle) {
   return records;
 }
 
+std::vector<std::string> sealed_peer_infos_of(const std::map<int, JoinRecord>& roster, int size) {
+  std::vector<std::string> peer_infos;
+  for (const auto& [rank, entry] : roster) {
+    if (rank != static_cast<int>(peer_infos.size())) refuse_bytes();
+    peer_infos.push_back(entry.peer_info);
+  }
+  if (peer_infos.size() != static_cast<size_t>(size)) refuse_bytes();
+  return peer_infos;
+}
+
 std::string pack(const std::string& bytes) {
   std::string packed(ZSTD_compressBound(bytes.size()), '\0');
   const size_t length =

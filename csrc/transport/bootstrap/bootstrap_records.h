@@ -32,6 +32,10 @@ std::vector<std::string> decode_bundle(std::string_view bundle, int size);
 /// The entries of any ranks, which must be records. Throws Error(kMismatch).
 std::map<int, JoinRecord> records_of(std::string_view bundle);
 
+/// What ranks 0 ... size - 1 have published when they joined. Throws Error(kMismatch) where one is
+/// missing or there are others.
+std::vector<std::string> sealed_peer_infos_of(const std::map<int, JoinRecord>& roster, int size);
+
 /// Compressed: the peer infos of a group are much alike, and every rank reads them all.
 std::string pack(const std::string& bytes);
 /// Throws Error(kMismatch) where `packed` is something else.

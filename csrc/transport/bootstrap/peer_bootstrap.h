@@ -110,7 +110,7 @@ class PeerBootstrap final : public Bootstrap {
   // A process that cannot be reached so often in a row is taken to be dead.
   static constexpr int kMostReopened = 3;
 
-  // peer_bootstrap_agreement.cpp
+  // peer_bootstrap_agreement.cpp, with `run` and `fail`
   void agree();
   bool lead();
   void hear(const BootstrapMessage& message);

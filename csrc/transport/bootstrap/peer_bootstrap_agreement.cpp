@@ -17,8 +17,10 @@
 // dead have decided. It is as good as the news of deaths: if two processes that live take each
 // other for dead, because no packet gets through, they may end differently.
 #include <algorithm>
+#include <utility>
 
 #include "base/process.h"
+#include "transport/bootstrap/peer_address.h"
 #include "transport/bootstrap/peer_bootstrap.h"
 #include "transport/run/runtime.h"
 
@@ -28,6 +30,53 @@ namespace {
 constexpr std::chrono::milliseconds kNap{1};
 
 }  // namespace
+
+void PeerBootstrap::run(const std::function<void()>& make,
+                        const std::function<void(const Error&)>& abort) {
+  const auto tell = [&](const Error& error) {
+    fail(error);
+    abort(error);
+  };
+  try {
+    make();
+    agree();
+  } catch (const Error& error) {
+    tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
+    throw;
+  }
+  finish([] {});
+}
+
+void PeerBootstrap::fail(const Error& failure) noexcept {
+  if (std::exchange(finished_, true) || is_in_doubt_) {
+    return;
+  }
+  try {
+    answer_ = message(BootstrapKind::kFailure);
+    answer_.code = failure.code();
+    answer_.subject = failure.rank();
+    answer_.text = failure.what();
+    const std::string told = answer_.encode();
+    // The leader decides for all; what others say is passed on.
+    const bool decides = has_voted_ && leader_ == rank_;
+    for (int member = 0; decides && member < size(); ++member) {
+      if (member != rank_ && !gone_.contains(member)) send(member, told);
+    }
+    for (const int member : decides ? std::vector<int>{} : neighbours()) {
+      send(member, told);
+    }
+    Locked locked(runtime_.lock());
+    for (const PeerInfo& stranger : strangers_) {
+      runtime_.bootstraps().send(locked, stranger, told);
+    }
+  } catch (const std::exception&) {
+    // The others have deadlines.
+  }
+}
 
 void PeerBootstrap::agree() {
   has_voted_ = true;
@@ -144,6 +193,35 @@ std::optional<int> PeerBootstrap::member_of(uint64_t process) const {
   const auto found = std::ranges::find(options_.members, process, &PeerInfo::process);
   if (found == options_.members.end()) return std::nullopt;
   return static_cast<int>(found - options_.members.begin());
+}
+
+// --------------------------------------------------------------------------------- who is who
+
+/// The members that this one exchanges messages with.
+std::vector<int> PeerBootstrap::neighbours() const {
+  std::set<int> members;
+  for (int round = 0; round < rounds_.rounds(); ++round) {
+    members.insert(rounds_.to(round));
+    members.insert(rounds_.from(round));
+  }
+  members.erase(rank_);
+  return {members.begin(), members.end()};
+}
+
+std::string PeerBootstrap::describe(int member) const {
+  return options_.describe
+             ? options_.describe(member)
+             : "rank " + std::to_string(member) + " (" +
+                   describe_process(options_.members[static_cast<size_t>(member)]) + ")";
+}
+
+/// As the seals of what is published name it.
+std::string PeerBootstrap::attempt() const {
+  return stamp_.key + '\n' + std::to_string(stamp_.attempt);
+}
+
+Error PeerBootstrap::error(ErrorCode code, const std::string& text, int member) const {
+  return Error(code, options_.title + ": " + text, member);
 }
 
 }  // namespace q7x2

@@ -1,12 +1,10 @@
 #include "transport/bootstrap/store_bootstrap.h"
 
 #include <algorithm>
-#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "base/parse_number.h"
-#include "transport/bootstrap/published.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2 {
@@ -16,23 +14,9 @@ using std::chrono::microseconds;
 
 // To find out who is missing takes a question to the store per rank.
 constexpr std::chrono::seconds kBetweenNamings{1};
-constexpr const char* kPeerInfo = "peer_info";
 // A wait for another process's memory: it may need this processor.
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{1000};
-// A wait for the store asks often at first, the less so the more ranks there are. A nap is a third
-// of the time waited so far, so it costs little time. Each question costs the ranks of a host
-// processor time that they need to arrive.
-constexpr microseconds kFirstPause{200};
-constexpr microseconds kFirstPausePerRank{50};
-constexpr microseconds kMostFirstPause{5000};
-// Where an answer takes long, the first question waits until rank 0 has had time to react, so that
-// the answer to the second one need not be awaited.
-constexpr microseconds kMostReaction{25'000};
-constexpr microseconds kLeastPause{5000};
-constexpr microseconds kMostPauseForHosts{10'000};
-constexpr microseconds kPausePerRankOfHost{200};
-constexpr microseconds kPausePerRank{20};
 
 }  // namespace
 
@@ -52,7 +36,9 @@ class StoreBootstrap::Heeding {
 StoreBootstrap::StoreBootstrap(KeyStore& store, Options options)
     : store_(store),
       options_([&] {
-        if (options.pause == microseconds::zero()) options.pause = pause_of(options.size);
+        if (options.pause == microseconds::zero()) {
+          options.pause = StoreWait::pause_of(options.size);
+        }
         return std::move(options);
       }()),
       children_(children_of(options_.rank, options_.size, options_.branches)),
@@ -65,13 +51,12 @@ StoreBootstrap::StoreBootstrap(KeyStore& store, Options options)
              .timeout = options_.timeout,
              .monitor = options_.monitor,
              .explain = options_.explain_missing}),
+      wait_(store, late_,
+            {.size = options_.size,
+             .pause = options_.pause,
+             .slice = options_.slice,
+             .deadline = deadline_}),
       coming_(options_.size) {}
-
-microseconds StoreBootstrap::pause_of(int size) {
-  const microseconds for_hosts =
-      std::clamp(size * kPausePerRankOfHost, kLeastPause, kMostPauseForHosts);
-  return std::max(for_hosts, size * kPausePerRank);
-}
 
 // ------------------------------------------------------------------------------------- to join
 
@@ -387,71 +372,19 @@ std::optional<std::string> StoreBootstrap::gather(const std::string& what, const
 /// which names those of `ranks` whose key for `what` does not exist, or rank 0.
 bool StoreBootstrap::wait(const Asks& asks, const Look& look, const std::string& what,
                           const std::vector<int>& ranks) {
-  const auto started = Clock::now();
-  auto next_look = started + options_.pause;
-  auto next_slice = started + options_.slice;
-  late_.begin();
-  const auto reaction =
-      std::min(std::chrono::duration_cast<microseconds>(answer_takes_ / 4), kMostReaction);
-  const microseconds first = std::min(
-      std::clamp(options_.size * kFirstPausePerRank, kFirstPause, kMostFirstPause), options_.pause);
-  const auto nap = [&] {
-    const auto now = Clock::now();
-    const auto waited = std::chrono::duration_cast<microseconds>(now - started);
-    const auto left = std::chrono::duration_cast<microseconds>(deadline_ - now);
-    const microseconds wanted = std::clamp(waited / 3, first, options_.pause);
-    return std::clamp(wanted, microseconds(0), std::max(left, microseconds(0)));
+  const auto look_around = [&](bool is_thorough) {
+    look_up();
+    return look(is_thorough);
   };
-  store_.pause(std::max(nap(), reaction));
-  for (;;) {
-    const auto asked = Clock::now();
-    if (asks()) {
-      answer_takes_ = Clock::now() - asked;
-      return true;
-    }
-    const auto now = Clock::now();
-    answer_takes_ = now - asked;
-    if (now >= next_look) {
-      look_up();
-      const bool is_thorough = now >= next_slice;
-      if (is_thorough) {
-        next_slice = now + options_.slice;
-      }
-      if (look(is_thorough)) {
-        return false;
-      }
-      // A look may take several answers.
-      next_look = Clock::now() + std::max<Clock::duration>(options_.pause, Clock::now() - now);
-    }
-    late_.look(now, [&] { return missing_of(what, ranks); });
-    if (Clock::now() >= deadline_) {
-      const std::vector<int> missing = missing_of(what, ranks);
-      const char* const did = committed_      ? " joined, but did not go on"
-                              : what == "ack" ? " joined, but did not confirm it"
-                                              : " did not join";
-      throw error(ErrorCode::kTimeout, late_.describe(missing, did), missing.front());
-    }
-    store_.pause(nap());
+  const StoreWait::End end = wait_.run(asks, look_around, [&] { return missing_of(what, ranks); });
+  if (end == StoreWait::End::kLate) {
+    const std::vector<int> missing = missing_of(what, ranks);
+    const char* const did = committed_      ? " joined, but did not go on"
+                            : what == "ack" ? " joined, but did not confirm it"
+                                            : " did not join";
+    throw error(ErrorCode::kTimeout, late_.describe(missing, did), missing.front());
   }
-}
-
-/// Those of `ranks` whose key for `what` does not exist, or rank 0.
-std::vector<int> StoreBootstrap::missing_of(const std::string& what,
-                                            const std::vector<int>& ranks) {
-  std::vector<int> missing;
-  for (const int r : ranks) {
-    if (r != options_.rank && !store_.check(board_.key(what, r))) {
-      missing.push_back(r);
-    }
-  }
-  return missing.empty() ? std::vector<int>{0} : missing;
-}
-
-/// All ranks but the leader.
-std::vector<int> StoreBootstrap::members() const {
-  std::vector<int> ranks(static_cast<size_t>(options_.size) - 1);
-  std::iota(ranks.begin(), ranks.end(), 1);
-  return ranks;
+  return end == StoreWait::End::kDone;
 }
 
 Error StoreBootstrap::error(ErrorCode code, const std::string& text, int rank) const {
@@ -459,47 +392,6 @@ Error StoreBootstrap::error(ErrorCode code, const std::string& text, int rank) c
                "rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) +
                    kCannot + options_.group + "': " + text,
                rank);
-}
-
-std::string StoreBootstrap::own_entry(int64_t epoch) const {
-  return encode_entry(
-      options_.rank,
-      JoinRecord{nonce_, options_.size, {}, sealed(kPeerInfo, peer_info_, epoch)}.encode());
-}
-
-std::string StoreBootstrap::sealed(const std::string& what, const std::string& text,
-                                   int64_t epoch) const {
-  return publish(options_.secret, what,
-                 {options_.rank, options_.size, options_.group, std::to_string(epoch)}, text);
-}
-
-std::vector<std::string> StoreBootstrap::opened(const std::string& what,
-                                                const std::vector<std::string>& sealed) const {
-  return read_all_published(
-      options_.secret, what,
-      {options_.rank, options_.size, options_.group, std::to_string(board_.epoch())}, sealed);
-}
-
-std::vector<std::string> StoreBootstrap::peer_infos_of(const Roster& roster) const {
-  std::vector<std::string> peer_infos;
-  for (const auto& [rank, entry] : roster) {
-    if (rank != static_cast<int>(peer_infos.size())) {
-      refuse_bytes();
-    }
-    peer_infos.push_back(entry.peer_info);
-  }
-  if (peer_infos.size() != static_cast<size_t>(options_.size)) {
-    refuse_bytes();
-  }
-  return opened(kPeerInfo, peer_infos);
-}
-
-std::vector<std::string> StoreBootstrap::sound_peer_infos_of(const Roster& roster) const {
-  try {
-    return peer_infos_of(roster);
-  } catch (const Error&) {
-    return {};
-  }
 }
 
 }  // namespace q7x2

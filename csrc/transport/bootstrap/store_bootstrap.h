@@ -32,7 +32,7 @@
 // reports the reason; rank 0 makes it the state of the epoch, which everybody reads. Only rank 0
 // judges what it finds in an epoch: the others cannot know whether a living rank 0 has opened it.
 //
-// Between two questions to the store a waiting rank pauses (`pause_of`). A rank without children
+// Between two questions to the store a waiting rank pauses (store_wait.h). A rank without children
 // asks for the state alone.
 //
 // A rank uses a bounded number of its children's keys, and few others, however many ranks there
@@ -57,6 +57,7 @@
 #include "transport/bootstrap/key_store.h"
 #include "transport/bootstrap/late_ranks.h"
 #include "transport/bootstrap/member_monitor.h"
+#include "transport/bootstrap/store_wait.h"
 #include "transport/trust/job_secret.h"
 
 namespace q7x2 {
@@ -73,7 +74,7 @@ class StoreBootstrap final : public Bootstrap {
     std::function<void()> check_interrupt = [] {};
     /// Watches processes until the epoch is committed. Null: nobody is watched.
     MemberMonitor* monitor = nullptr;
-    std::chrono::microseconds pause{0};  ///< between two questions; 0: `pause_of(size)`
+    std::chrono::microseconds pause{0};  ///< between two questions; 0: see StoreWait::pause_of
     /// After so long a rank looks whether a child was replaced.
     std::chrono::milliseconds slice{200};
     int branches = kGatherBranches;  ///< of the tree; the same on all ranks
@@ -87,11 +88,6 @@ class StoreBootstrap final : public Bootstrap {
   };
 
   StoreBootstrap(KeyStore& store, Options options);
-
-  /// How long a rank pauses between two questions: 5 ms for up to 25 ranks, which may all be on one
-  /// host; 10 ms from 50 ranks on; and then as long as keeps the store at 50,000 questions per
-  /// second.
-  static std::chrono::microseconds pause_of(int size);
 
   Met meet(const std::string& mine, const Hooks& hooks) override;
   std::vector<std::string> exchange(const std::string& what, const std::string& mine,
@@ -116,10 +112,8 @@ class StoreBootstrap final : public Bootstrap {
   using Phase = EpochState::Phase;
   using Clock = std::chrono::steady_clock;
   using Roster = std::map<int, JoinRecord>;  // by rank
-  /// Asks the store whether the wait is over.
-  using Asks = std::function<bool()>;
-  /// Looks around at a pause. `is_thorough`: a slice is over. True: the wait is pointless.
-  using Look = std::function<bool(bool is_thorough)>;
+  using Asks = StoreWait::Asks;
+  using Look = StoreWait::Look;
 
   /// While it exists, `attend` calls `check`.
   class Heeding;
@@ -154,7 +148,7 @@ class StoreBootstrap final : public Bootstrap {
   /// Empty where a seal or the roster is wrong: all ranks find that once the epoch is committed.
   std::vector<std::string> sound_peer_infos_of(const Roster& roster) const;
 
-  // store_bootstrap_failure.cpp: who is watched, who cannot make the group, and who must know.
+  // store_bootstrap_watch.cpp: who is watched, and what follows.
   std::optional<JoinRecord> joined(int rank);
   std::optional<std::string> peer_info_of(int rank, const JoinRecord& record) const;
   void watch_leader();
@@ -166,6 +160,8 @@ class StoreBootstrap final : public Bootstrap {
   void heed_losses(bool asks);
   void report_losses();
   void report(const std::string& entries);
+
+  // store_bootstrap_failure.cpp: who cannot make the group, and who must know.
   void look_up();
   bool look_for_failure(bool is_thorough);
   [[noreturn]] void raise(const std::string& record);
@@ -184,11 +180,11 @@ class StoreBootstrap final : public Bootstrap {
   const std::string nonce_;  // tells this process from others of the same rank
   EpochBoard board_;
   LateRanks late_;
+  StoreWait wait_;
   std::string peer_info_;
   Hooks hooks_;
-  Clock::duration answer_takes_{0};  // the last one of the store
-  bool has_joined_ = false;          // rank 0: has opened an epoch; others: are in one
-  bool has_acknowledged_ = false;    // the roster of this epoch
+  bool has_joined_ = false;        // rank 0: has opened an epoch; others: are in one
+  bool has_acknowledged_ = false;  // the roster of this epoch
   // How many ranks may still join after a failure of this one, for the sake of those who have to
   // be told. None after a timeout, or where the user interrupts the join.
   int coming_;
