@@ -102,6 +102,12 @@ struct SimulatedPlans {
   double incast_rate = std::numeric_limits<double>::infinity();
 
  private:
+  /// The sends to member r are `all[first[r]]` to `all[first[r + 1] - 1]`, as indices into `tasks`.
+  struct Sends {
+    std::vector<uint32_t> first;
+    std::vector<uint32_t> all;
+  };
+  Sends sends_by_receiver() const;
   /// Finds the receive of each send, and the other way round.
   void match_messages();
   void find_paths();

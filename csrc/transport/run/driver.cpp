@@ -111,6 +111,35 @@ bool Driver::is_overdue() const {
 
 // -------------------------------------------------------------------------------------- waiting
 
+template <typename Satisfied>
+inline std::optional<Driver::Sleep> Driver::look(Locked& locked, WaitPolicy& policy,
+                                                 Parking::Waiter& waiter,
+                                                 const Satisfied& satisfied, TimePoint& now) {
+  std::optional<Sleep> sleep;
+  try {
+    groups_.set_asleep(locked, false);
+    bool any = false;
+    for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
+      any |= progress(locked);
+      if (!jobs_.is_empty()) break;
+    }
+    now = Clock::now();
+    housekeep(locked, now);
+    if (any) {
+      policy.saw_event(now);
+    } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
+      sleep = prepare_sleep(locked, now, kNap);
+    }
+    if (sleep) {
+      waiter.announce();
+      if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
+    }
+  } catch (const std::exception& exception) {
+    fail(locked, exception);
+  }
+  return sleep;
+}
+
 bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
                   const std::function<void()>& interrupt) {
   const auto satisfied = [&] { return task.done() || task.ready_bytes() >= bytes; };
@@ -135,27 +164,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
     std::optional<Sleep> sleep;
     if (reactor_.lock().try_lock()) {
       Locked locked(reactor_.lock(), std::adopt_lock);
-      try {
-        groups_.set_asleep(locked, false);
-        bool any = false;
-        for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
-          any |= progress(locked);
-          if (!jobs_.is_empty()) break;
-        }
-        now = Clock::now();
-        housekeep(locked, now);
-        if (any) {
-          policy.saw_event(now);
-        } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
-          sleep = prepare_sleep(locked, now, kNap);
-        }
-        if (sleep) {
-          waiter.announce();
-          if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
-        }
-      } catch (const std::exception& exception) {
-        fail(locked, exception);
-      }
+      sleep = look(locked, policy, waiter, satisfied, now);
     } else {
       now = Clock::now();
     }

@@ -81,6 +81,11 @@ class Driver {
   void fail(Locked& locked, const std::exception& exception) noexcept;
   /// One look of the thread. Returns how to sleep; without events: for others to look.
   Sleep look();
+  /// One look of a thread that waits in `wait` until `satisfied` returns true. Sets `now`. Returns
+  /// how to sleep; nothing: the thread goes on looking.
+  template <typename Satisfied>
+  std::optional<Sleep> look(Locked& locked, WaitPolicy& policy, Parking::Waiter& waiter,
+                            const Satisfied& satisfied, TimePoint& now);
   /// Every few milliseconds, and when a thread wakes up: deadlines, deaths, disagreements.
   void housekeep(Locked& locked, TimePoint now);
   /// How long a thread may sleep before it must do that again; at most `at_most`.

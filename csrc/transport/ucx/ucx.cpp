@@ -107,28 +107,8 @@ std::optional<PortTurn> turn_for_ports(const UcpContext& context) {
   return turn;
 }
 
-}  // namespace
-
-ucs_memory_type_t ucx_memory(MemoryKind kind) {
-  return kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-}
-
-void check_ucx(ucs_status_t status, std::string_view what) {
-  if (status != UCS_OK) {
-    throw Error(ErrorCode::kTransport,
-                "UCX could not " + std::string(what) + ": " + ucs_status_string(status));
-  }
-}
-
-std::string configured_transports() {
-  return transports_of(read_config().get());
-}
-
-UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only,
-                       const std::set<std::string>& without)
-    : context_(nullptr, ucp_cleanup) {
-  const Config owner = read_config();
-  ucp_config_t* const config = owner.get();
+/// The defaults of q7x2; what the user has set in a UCX_ variable stays.
+void set_defaults(ucp_config_t* config) {
   // Without this, peer error handling drops shared memory without a word.
   set_default(config, "MM_ERROR_HANDLING", "y");
   // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because nobody
@@ -152,17 +132,43 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
   if (const std::optional<PortRange> ports = PortRange::of_environment()) {
     set_default(config, "TCP_PORT_RANGE", ports->text().c_str());
   }
-  if (!net_devices.empty()) {
-    std::string list;
-    for (const std::string& device : net_devices) {
-      list += (list.empty() ? "" : ",") + device;
-    }
-    set_default(config, "NET_DEVICES", list.c_str());
-    if (net_devices.size() == 1) {
-      // UCX would read the routes for each endpoint to find out which interface it prefers.
-      set_default(config, "TCP_PREFER_DEFAULT", "n");
-    }
+}
+
+void choose_devices(ucp_config_t* config, const std::vector<std::string>& net_devices) {
+  if (net_devices.empty()) return;
+  std::string list;
+  for (const std::string& device : net_devices) list += (list.empty() ? "" : ",") + device;
+  set_default(config, "NET_DEVICES", list.c_str());
+  if (net_devices.size() == 1) {
+    // UCX would read the routes for each endpoint to find out which interface it prefers.
+    set_default(config, "TCP_PREFER_DEFAULT", "n");
   }
+}
+
+}  // namespace
+
+ucs_memory_type_t ucx_memory(MemoryKind kind) {
+  return kind == MemoryKind::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
+void check_ucx(ucs_status_t status, std::string_view what) {
+  if (status != UCS_OK) {
+    throw Error(ErrorCode::kTransport,
+                "UCX could not " + std::string(what) + ": " + ucs_status_string(status));
+  }
+}
+
+std::string configured_transports() {
+  return transports_of(read_config().get());
+}
+
+UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_only,
+                       const std::set<std::string>& without)
+    : context_(nullptr, ucp_cleanup) {
+  const Config owner = read_config();
+  ucp_config_t* const config = owner.get();
+  set_defaults(config);
+  choose_devices(config, net_devices);
   if (tcp_only) {
     check_ucx(ucp_config_modify(config, "TLS", "tcp"), "set TLS");
   } else if (!without.empty()) {
