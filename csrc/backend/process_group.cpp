@@ -18,7 +18,7 @@
 #include "fabric/json.h"
 #include "kernels/cpu/reduce.h"
 #include "plan/algorithms/algorithm_names.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {

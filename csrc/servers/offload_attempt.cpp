@@ -1,7 +1,7 @@
 #include "servers/offload_attempt.h"
 
 #include "servers/server_group.h"
-#include "transport/run/completion_queue.h"
+#include "transport/task/completion_queue.h"
 
 namespace q7x2 {
 

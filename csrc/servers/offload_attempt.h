@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "servers/credit_grant.h"
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 #include "transport/ucx/locked.h"
 
 namespace q7x2 {

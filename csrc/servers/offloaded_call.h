@@ -14,8 +14,8 @@
 
 #include "plan/choose/plan_cache.h"
 #include "servers/offload_attempt.h"
-#include "transport/run/job.h"
-#include "transport/run/task.h"
+#include "transport/task/job.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

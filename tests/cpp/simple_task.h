@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2::test {
 

@@ -23,7 +23,7 @@
 #include "kernels/cpu/convert.h"
 #include "mark_cases.h"
 #include "ranks.h"
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2::test {
 

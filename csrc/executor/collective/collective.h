@@ -52,10 +52,10 @@
 #include "servers/offload_attempt.h"
 #include "servers/offloaded_call.h"
 #include "transport/group/group.h"
-#include "transport/run/input_latch.h"
 #include "transport/run/scratch_pool.h"
-#include "transport/run/task.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/input_latch.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -16,7 +16,7 @@
 
 #include "executor/probe/stream_meter.h"
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

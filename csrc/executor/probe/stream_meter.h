@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

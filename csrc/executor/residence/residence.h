@@ -31,8 +31,8 @@
 #include "executor/call/slicing.h"
 #include "executor/residence/resident_device.h"
 #include "plan/choose/planner.h"
-#include "transport/run/input_latch.h"
 #include "transport/run/scratch_pool.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2 {
 

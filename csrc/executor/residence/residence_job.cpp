@@ -2,7 +2,7 @@
 
 #include "executor/call/job_completion.h"
 #include "executor/residence/whole_staging.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

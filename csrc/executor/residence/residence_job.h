@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "executor/residence/residence.h"
-#include "transport/run/job.h"
+#include "transport/task/job.h"
 
 namespace q7x2 {
 

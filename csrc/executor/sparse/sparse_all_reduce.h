@@ -39,7 +39,7 @@
 #include "servers/offload_attempt.h"
 #include "servers/offloaded_call.h"
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -34,7 +34,8 @@
 #include "transport/group/failed_calls.h"
 #include "transport/group/turn_queue.h"
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
+#include "transport/task/task_host.h"
 
 namespace q7x2 {
 
@@ -103,10 +104,7 @@ class CallAgreement {
 
   /// Who keeps a task waiting, for a person: "; rank 3 (pid 41 on host a) is late: its host
   /// answers". `rank` is -1 unless it is one rank.
-  struct Lateness {
-    std::string text;
-    int rank = -1;
-  };
+  using Lateness = TaskHost::Lateness;
   Lateness lateness(Locked& locked, Task& task);
   /// While the group is made: this rank waits for `rank`, so its calls are late because of that
   /// one; -1: it does not wait.

@@ -5,10 +5,9 @@
 
 #include "base/log.h"
 #include "transport/group/group_failure.h"
-#include "transport/group/group_table.h"
+#include "transport/group/group_host.h"
+#include "transport/peer/control_plane.h"
 #include "transport/peer/peer_table.h"
-#include "transport/run/flight_log.h"
-#include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
@@ -24,8 +23,9 @@ Error named(const Error& error, const Task& task) {
 
 }  // namespace
 
-Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
+Group::Group(Runtime& runtime, ReactorLock& lock, int slot, Membership members, TimePoint begun)
     : runtime_(runtime),
+      lock_(lock),
       slot_(slot),
       members_(std::move(members)),
       begun_(begun),
@@ -36,19 +36,19 @@ Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
 
 Group::~Group() {
   leave();
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   messages_.close(locked);
 }
 
 void Group::accompany(const std::shared_ptr<Group>& other) {
-  const Locked locked(runtime_.lock());
+  const Locked locked(lock_);
   companion_ = other;
 }
 
 // ---------------------------------------------------------------------------------------- tasks
 
 void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
-  if (!closed_) locked.flights().admit(locked, *task, slot_);
+  if (!closed_) locked.group_host().admit(locked, *task, slot_);
   if (error_ || closed_) {
     if (task->takes_turn()) turns_.skip(locked, *task);
     task->fail(locked, error_
@@ -57,7 +57,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
                                    error_->rank())
                            : Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() && !turns_.submit(locked, task)) {
-    locked.flights().submitted(locked, *task);
+    locked.group_host().submitted(locked, *task);
     messages_.update_sharing(locked);
   } else {
     begin(locked, task);
@@ -89,7 +89,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     }
   }
   task->start(locked);
-  locked.flights().started(locked, *task);
+  locked.group_host().started(locked, *task);
 }
 
 void Group::start_waiting(Locked& locked) {
@@ -119,7 +119,7 @@ void Group::task_done(Locked& locked, Task& task) {
 
 std::vector<std::shared_ptr<Task>> Group::unfinished(Locked& locked) {
   std::vector<std::shared_ptr<Task>> mine;
-  for (const auto& task : locked.tasks().active(locked)) {
+  for (const auto& task : locked.group_host().active_tasks(locked)) {
     if (&task->group() == this && !task->is_over(locked)) mine.push_back(task);
   }
   return mine;
@@ -145,7 +145,7 @@ bool Group::progress_shared(Locked& locked) {
     fail(locked, failure_of(members_, exception));
     any = true;
   }
-  locked.tasks().drain(locked);
+  locked.group_host().drain(locked);
   return any;
 }
 
@@ -158,7 +158,7 @@ void Group::housekeep(Locked& locked, TimePoint now) {
 // ------------------------------------------------------------------------------------- failures
 
 std::optional<Error> Group::error() {
-  const Locked locked(runtime_.lock());
+  const Locked locked(lock_);
   return error_;
 }
 
@@ -167,18 +167,18 @@ void Group::check() {
 }
 
 void Group::abort(const Error& error) {
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   fail(locked, error);
-  locked.tasks().drain(locked);
+  locked.group_host().drain(locked);
 }
 
 void Group::fail(Locked& locked, const Error& error) {
   if (closed_ || error_) return;
   error_ = error;
-  locked.flights().failed(locked, slot_, error);
+  locked.group_host().failed(locked, slot_, error);
   if (error.code() == ErrorCode::kPeerFailed && error.rank() >= 0 && error.rank() < world_size() &&
       error.rank() != rank()) {
-    locked.groups().failed(locked, slot_, &members_.peer(error.rank()));
+    locked.group_host().blame(locked, slot_, members_.peer(error.rank()));
   }
   log(Level::kInfo, "group '" + members_.name() + "' has failed on rank " + std::to_string(rank()) +
                         ": " + error.what());
@@ -252,7 +252,7 @@ void Group::resume(Locked& locked) {
 // ------------------------------------------------------------------------------ ranks that leave
 
 void Group::leave() {
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   if (closed_) return;
   closed_ = true;
   const uint64_t begun = turns_.num_begun();
@@ -260,10 +260,9 @@ void Group::leave() {
   fail_tasks(locked,
              Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   if (!error_) tell_all(locked, ControlType::kGoodbye, begun, unended);
-  locked.flights().close(locked, slot_);
   // A rank that is late may not take what is sent to it.
-  locked.groups().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
-  locked.tasks().drain(locked);
+  locked.group_host().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
+  locked.group_host().drain(locked);
 }
 
 void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Unended& unended) {
@@ -293,7 +292,7 @@ void Group::peer_left(Locked& locked, const Control& goodbye) {
   departure_.leave(rank, goodbye.sequence, goodbye.unended);
   failed_calls_.forget_rank(rank);
   bool is_needed = false;
-  for (const auto& task : std::vector(locked.tasks().active(locked))) {
+  for (const auto& task : std::vector(locked.group_host().active_tasks(locked))) {
     if (&task->group() != this || !needs(locked, *task, rank)) continue;
     const Error error = left_error(members_, rank, task->name());
     if (!task->is_over(locked)) task->stranded(locked, error);
@@ -354,7 +353,7 @@ void Group::handle(Locked& locked, const Control& control) {
 // ----------------------------------------------------------------- what the agreement asks about
 
 std::string Group::call_text(Locked& locked, uint64_t sequence) const {
-  return locked.flights().call_text(locked, slot_, sequence);
+  return locked.group_host().call_text(locked, slot_, sequence);
 }
 
 std::string Group::life_of(Locked& locked, int rank) const {
@@ -362,7 +361,7 @@ std::string Group::life_of(Locked& locked, int rank) const {
 }
 
 int Group::awaited_elsewhere(Locked& locked) const {
-  const Peer* const peer = locked.groups().awaited_peer(locked);
+  const Peer* const peer = locked.group_host().awaited_peer(locked);
   return peer == nullptr ? -1 : members_.rank_of(peer->info.process);
 }
 

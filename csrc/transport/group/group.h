@@ -28,7 +28,7 @@
 #include "transport/group/membership.h"
 #include "transport/group/turn_queue.h"
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -36,9 +36,9 @@ class Runtime;
 
 class Group : private CallAgreement::Environment {
  public:
-  /// `slot`: reserved in the group table, and the group's from here on. `begun`: when its ranks
-  /// began to make it.
-  Group(Runtime& runtime, int slot, Membership members, TimePoint begun);
+  /// `lock`: the runtime's. `slot`: reserved in the group table, and the group's from here on.
+  /// `begun`: when its ranks began to make it.
+  Group(Runtime& runtime, ReactorLock& lock, int slot, Membership members, TimePoint begun);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -137,6 +137,7 @@ class Group : private CallAgreement::Environment {
   int awaited_elsewhere(Locked& locked) const override;
 
   Runtime& runtime_;
+  ReactorLock& lock_;
   const int slot_;
   const Membership members_;
   const TimePoint begun_;

@@ -9,7 +9,7 @@
 #include "transport/group/group_device_path.h"
 #include "transport/group/membership.h"
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

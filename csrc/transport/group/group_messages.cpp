@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "transport/group/departure.h"
+#include "transport/group/group_host.h"
 #include "transport/group/group_links.h"
-#include "transport/group/group_table.h"
 #include "transport/group/turn_queue.h"
 #include "transport/peer/peer_table.h"
 #include "transport/ucx/tag.h"
@@ -167,7 +167,7 @@ bool GroupMessages::progress(Locked& locked) {
 
 void GroupMessages::update_sharing(Locked& locked) {
   const bool is_needed = matcher_ && (!turns_.is_idle() || matcher_->expects_mail(locked));
-  locked.groups().set_sharing(locked, slot_, is_needed);
+  locked.group_host().set_sharing(locked, slot_, is_needed);
 }
 
 void GroupMessages::find_unexpected(Locked& locked,

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/run/task.h"
 #include "transport/shm/shm_matcher.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

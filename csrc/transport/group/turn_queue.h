@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

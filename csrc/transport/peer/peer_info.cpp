@@ -203,6 +203,10 @@ std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes) {
   return renewed;
 }
 
+std::string describe_process(const PeerInfo& peer_info) {
+  return "pid " + std::to_string(peer_info.pid) + " on " + peer_info.hostname;
+}
+
 bool share_memory(std::string_view transports, std::string_view others) {
   constexpr std::array<std::string_view, 2> kThroughMemory{"posix", "sysv"};
   return std::ranges::any_of(kThroughMemory, [&](std::string_view name) {

@@ -55,6 +55,8 @@ struct PeerInfo {
   static PeerInfo decode(std::string_view bytes);
 };
 
+/// "pid 41 on host a".
+std::string describe_process(const PeerInfo& peer_info);
 /// Whether UCX can send through memory that processes of a host share: whether both have the same
 /// one of its transports for that. They are named as `PeerInfo::transports` is.
 bool share_memory(std::string_view transports, std::string_view others);

@@ -40,7 +40,7 @@ milliseconds nap_until(TimePoint end, TimePoint now, milliseconds at_most) {
 
 bool Driver::progress(Locked& locked) {
   bool any = reactor_.progress(locked);
-  any |= completions_.deliver(locked, tasks_);
+  any |= completions_.deliver(locked);
   tasks_.drain(locked);
   any |= groups_.progress_sharing(locked);
   if (groups_.deliver(locked)) {

@@ -26,10 +26,10 @@
 #include "transport/group/group_table.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"
-#include "transport/run/completion_queue.h"
 #include "transport/run/job_queue.h"
-#include "transport/run/parking.h"
 #include "transport/run/task_table.h"
+#include "transport/task/completion_queue.h"
+#include "transport/task/parking.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {

@@ -26,7 +26,7 @@
 #include "ledger/flight_recorder.h"
 #include "ledger/flight_settings.h"
 #include "ledger/ledger_feed.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {

@@ -9,9 +9,9 @@
 #include "base/parse_number.h"
 #include "base/quiet_thread.h"
 #include "transport/group/group.h"
-#include "transport/run/parking.h"
-#include "transport/run/task.h"
 #include "transport/run/task_table.h"
+#include "transport/task/parking.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -8,7 +8,7 @@
 // once, and what is short does not come here at all (executor/collective/collective_ops.cpp).
 //
 // A job may have a device do its work. Then whoever runs it enqueues that and goes on, and the job
-// is complete when the device is (transport/run/completion_queue.h).
+// is complete when the device is (transport/task/completion_queue.h).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/run/job.h"
+#include "transport/task/job.h"
 #include "transport/ucx/locked.h"
 
 namespace q7x2 {

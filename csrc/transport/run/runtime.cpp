@@ -14,9 +14,8 @@
 
 #include "base/log.h"
 #include "ledger/flight_archive.h"
-#include "transport/bootstrap/forked_ucx.h"
-#include "transport/bootstrap/peer_address.h"
 #include "transport/group/group.h"
+#include "transport/quirks/forked_ucx.h"
 #include "transport/run/runtimes.h"
 
 namespace q7x2 {
@@ -244,7 +243,8 @@ Runtime::Runtime(const FlightSettings& flights)
       completions_(std::make_shared<CompletionQueue>(parking_)),
       driver_(reactor_, queue_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_,
               parking_) {
-  lock().cover({&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_});
+  lock().cover(
+      {&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_, &services_, &services_});
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));

@@ -27,14 +27,15 @@
 #include "transport/peer/control_plane.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"
-#include "transport/run/completion_queue.h"
 #include "transport/run/driver.h"
 #include "transport/run/flight_log.h"
 #include "transport/run/job_queue.h"
 #include "transport/run/notifier.h"
-#include "transport/run/parking.h"
 #include "transport/run/scratch_pool.h"
+#include "transport/run/services.h"
 #include "transport/run/task_table.h"
+#include "transport/task/completion_queue.h"
+#include "transport/task/parking.h"
 #include "transport/trust/envelope.h"
 #include "transport/trust/job_secret.h"
 #include "transport/ucx/reactor.h"
@@ -169,6 +170,7 @@ class Runtime {
   const std::shared_ptr<CompletionQueue> completions_;
   Driver driver_;
   Notifier notifier_;
+  Services services_{tasks_, groups_, flights_, jobs_, parking_, notifier_};
   ScratchPool scratch_;
   std::unique_ptr<DumpWriter> dumps_;  // null: nothing is written
 };

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {

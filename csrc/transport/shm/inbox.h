@@ -13,10 +13,10 @@
 #include <optional>
 #include <utility>
 
-#include "transport/run/task.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {

@@ -20,9 +20,9 @@
 #include <list>
 #include <vector>
 
-#include "transport/run/task.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {

@@ -13,11 +13,11 @@
 #include <optional>
 #include <vector>
 
-#include "transport/run/task.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {

@@ -17,10 +17,12 @@ namespace q7x2 {
 
 class ControlPlane;
 class FlightLog;
+class GroupHost;
 class GroupTable;
 class Locked;
 class PeerTable;
 class Reactor;
+class TaskHost;
 class TaskTable;
 
 /// What a lock covers.
@@ -31,6 +33,8 @@ struct LockedState {
   GroupTable* groups = nullptr;
   TaskTable* tasks = nullptr;
   FlightLog* flights = nullptr;
+  TaskHost* task_host = nullptr;
+  GroupHost* group_host = nullptr;
 };
 
 /// The lock. Copied by a fork, when another thread may hold it; so a forked child cannot take it.
@@ -80,6 +84,9 @@ class Locked {
   GroupTable& groups() const { return *lock_.state_.groups; }
   TaskTable& tasks() const { return *lock_.state_.tasks; }
   FlightLog& flights() const { return *lock_.state_.flights; }
+  /// What the process does for tasks, and for groups.
+  TaskHost& task_host() const { return *lock_.state_.task_host; }
+  GroupHost& group_host() const { return *lock_.state_.group_host; }
 
   /// Dropping a task frees memory of the user, which may need the GIL: not with the lock held. If
   /// this throws std::bad_alloc, the caller still has the object.

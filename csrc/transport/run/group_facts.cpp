@@ -1,4 +1,4 @@
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 #include <cstdlib>
 #include <map>

@@ -17,7 +17,6 @@ namespace q7x2 {
 
 class CompletionQueue;
 class Parking;
-class TaskTable;
 
 /// Something that a device completes.
 class Completion {
@@ -34,7 +33,7 @@ class Completion {
 
  protected:
   /// In a thread that drives the reactor.
-  virtual void deliver(Locked& locked, TaskTable& tasks) = 0;
+  virtual void deliver(Locked& locked) = 0;
 
  private:
   friend class CompletionQueue;
@@ -54,7 +53,7 @@ class CompletionQueue {
   /// Any thread. Who goes to sleep says so first, and then asks.
   bool is_empty() const { return is_empty_; }
   /// Tells the tasks, in the order of `post`. False: there was nothing.
-  bool deliver(Locked& locked, TaskTable& tasks);
+  bool deliver(Locked& locked);
   /// Nobody drives any more: drops what is there, and what comes.
   void close();
 

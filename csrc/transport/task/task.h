@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "ledger/traffic.h"
-#include "transport/run/job.h"
-#include "transport/run/wait_meter.h"
-#include "transport/shm/shm_channel.h"
+#include "transport/task/host_message.h"
+#include "transport/task/job.h"
+#include "transport/task/wait_meter.h"
 #include "transport/ucx/locked.h"
 #include "transport/ucx/request.h"
 
@@ -28,6 +28,7 @@ using TimePoint = Clock::time_point;
 class Group;
 class InputLatch;
 class NameTable;
+class TaskHost;
 struct FlightRecord;
 
 /// Life: made by the caller, `Runtime::submit`, started, progressed by whoever drives the reactor,
@@ -133,7 +134,7 @@ class Task : public std::enable_shared_from_this<Task> {
   virtual void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) = 0;
   /// The message for the receive called `token` is there, in shared memory. See
   /// GroupMessages::receive_shared.
-  virtual void arrived(Locked& locked, uint32_t token, const ShmChannel::Message& message);
+  virtual void arrived(Locked& locked, uint32_t token, const HostMessage& message);
   /// The request called `token` met a longer message than there was room for. Default: fails.
   virtual void truncated(Locked& locked, uint32_t token, uint64_t tag);
   /// A job has run. Not called when the task is over. Default: throws what the job threw.
@@ -169,6 +170,7 @@ class Task : public std::enable_shared_from_this<Task> {
 
   const std::shared_ptr<Group> group_;
   const std::chrono::milliseconds timeout_;
+  TaskHost* host_ = nullptr;            // from when it is submitted
   std::shared_ptr<InputLatch> inputs_;  // null: they are there
   bool is_held_ = false;                // by the latch
   TimePoint submitted_;

@@ -1,12 +1,10 @@
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 #include <algorithm>
 #include <set>
 
-#include "transport/group/group.h"
-#include "transport/run/input_latch.h"
-#include "transport/run/runtime.h"
-#include "transport/ucx/tag.h"
+#include "transport/task/input_latch.h"
+#include "transport/task/task_host.h"
 
 namespace q7x2 {
 
@@ -30,12 +28,13 @@ void Task::notify(std::function<void()> callback) {
       return;
     }
   }
-  if (!group_->runtime().notify(std::move(callback))) {
-    callback();  // the runtime has stopped; no lock is held here
+  if (!host_->notify(std::move(callback))) {
+    callback();  // the notifier has stopped; no lock is held here
   }
 }
 
-void Task::set_submitted(Locked&, TimePoint now) {
+void Task::set_submitted(Locked& locked, TimePoint now) {
+  host_ = &locked.task_host();
   submitted_ = now;
   record_.warn_at = now + kWarnAfter;
   if (timeout_ > std::chrono::milliseconds::zero()) {
@@ -45,7 +44,7 @@ void Task::set_submitted(Locked&, TimePoint now) {
 }
 
 void Task::enqueue(Locked& locked, Job& job, size_t bytes) {
-  group_->runtime().jobs().add(locked, *this, job, bytes);
+  host_->enqueue(locked, *this, job, bytes);
 }
 
 bool Task::awaits_inputs(Locked& locked) {
@@ -78,10 +77,7 @@ void Task::fail(Locked& locked, const Error& error) {
     record_.waits.woken_by(first == nullptr ? -1 : first->peer);
   }
   record_.waits.end(Clock::now());
-  locked.flights().failed(locked, *this);
-  locked.tasks().cancel(locked, *this);
-  group_->runtime().jobs().forget(locked, *this);
-  group_->messages().forget(locked, *this, /*tells=*/group_->is_usable(locked));
+  locked.task_host().failed(locked, *this);
   settle(locked);
 }
 
@@ -97,42 +93,40 @@ void Task::settle(Locked& locked) {
     publish(locked);
   }
   if (is_back) {
-    locked.tasks().retire(locked, *this);
+    locked.task_host().retire(locked, *this);
   }
 }
 
 void Task::set_ready(Locked&, size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
-  group_->runtime().parking().wake_waiters();
+  host_->wake_waiters();
 }
 
 void Task::publish(Locked& locked) {
   finished_ = Clock::now();
   record_.waits.end(finished_);
   done_.store(true, std::memory_order_release);
-  Runtime& runtime = group_->runtime();
-  locked.tasks().finished(locked, *this);
-  locked.flights().finished(locked, *this);
-  runtime.parking().wake_waiters();
+  TaskHost& host = locked.task_host();
+  host.finished(locked, *this);
   std::function<void()> callback;
   {
     const std::lock_guard<std::mutex> lock(callback_mutex_);
     notified_ = true;
     callback.swap(callback_);
   }
-  if (callback && !runtime.notify(std::move(callback))) {
+  if (callback && !host.notify(std::move(callback))) {
     callback_ = std::move(callback);  // what it holds on to must not go under the lock
   }
   published(locked);
-  group_->task_done(locked, *this);
+  host.ended(locked, *this);
 }
 
-void Task::arrived(Locked& locked, uint32_t, const ShmChannel::Message&) {
+void Task::arrived(Locked& locked, uint32_t, const HostMessage&) {
   fail(locked, Error(ErrorCode::kInternal, name() + ": does not receive from shared memory"));
 }
 
 void Task::truncated(Locked& locked, uint32_t, uint64_t tag) {
-  const int source = tag::source_of(tag, group_->world_size());
+  const int source = locked.task_host().source_of(*this, tag);
   fail(locked, Error(ErrorCode::kMismatch,
                      name() + ": the message of rank " + std::to_string(source) +
                          " is longer than the receive buffer",
@@ -140,7 +134,7 @@ void Task::truncated(Locked& locked, uint32_t, uint64_t tag) {
 }
 
 Error Task::timeout_error(Locked& locked) {
-  const auto lateness = group_->agreement().lateness(locked, *this);
+  const TaskHost::Lateness lateness = locked.task_host().lateness(locked, *this);
   return Error(ErrorCode::kTimeout,
                name() + ": Timed out after " + std::to_string(timeout_.count()) +
                    " ms, waiting for " + waiting_for() + lateness.text,

@@ -1,9 +1,8 @@
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 
 #include <utility>
 
-#include "transport/run/task.h"
-#include "transport/run/task_table.h"
+#include "transport/task/task_host.h"
 
 namespace q7x2 {
 
@@ -13,12 +12,12 @@ class InputLatch::Arrival final : public Completion {
       : Completion(std::move(queue)), latch_(std::move(latch)), bytes_(bytes) {}
 
  private:
-  void deliver(Locked& locked, TaskTable& tasks) override {
+  void deliver(Locked& locked) override {
     latch_->arrived_.store(bytes_, std::memory_order_release);
     for (const std::weak_ptr<Task>& held : latch_->held_) {
       std::shared_ptr<Task> task = held.lock();
       if (!task) continue;
-      tasks.inputs_arrived(locked, *task);
+      locked.task_host().inputs_arrived(locked, *task);
       locked.drop_later(std::move(task));
     }
   }

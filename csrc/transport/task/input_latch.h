@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "transport/run/completion_queue.h"
+#include "transport/task/completion_queue.h"
 #include "transport/ucx/locked.h"
 
 namespace q7x2 {

@@ -1,9 +1,8 @@
-#include "transport/run/completion_queue.h"
+#include "transport/task/completion_queue.h"
 
 #include <utility>
 
-#include "transport/run/parking.h"
-#include "transport/run/task_table.h"
+#include "transport/task/parking.h"
 
 namespace q7x2 {
 
@@ -37,12 +36,12 @@ std::unique_ptr<Completion> CompletionQueue::take() {
   return all;
 }
 
-bool CompletionQueue::deliver(Locked& locked, TaskTable& tasks) {
+bool CompletionQueue::deliver(Locked& locked) {
   if (is_empty()) return false;
   std::unique_ptr<Completion> next = take();
   const bool any = next != nullptr;
   while (next) {
-    next->deliver(locked, tasks);
+    next->deliver(locked);
     next = std::move(next->next_);
   }
   return any;

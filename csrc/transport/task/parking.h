@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/owned_fd.h"
-#include "transport/run/wait_policy.h"
+#include "transport/task/wait_policy.h"
 
 namespace q7x2 {
 
