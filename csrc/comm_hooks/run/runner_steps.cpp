@@ -1,4 +1,4 @@
-// Where a step of a model begins and ends.
+// Where a step of a model begins and ends, and what policies say before it and learn from it.
 //
 // A step is the buckets of one backward. DDP says which bucket is the last; where it may leave
 // buckets out, the end of the backward is that of the step.
@@ -8,6 +8,15 @@
 #include "comm_hooks/run/runner.h"
 
 namespace q7x2 {
+
+void HookRunner::begin_step() {
+  in_step_ = true;
+  const double now = monotonic_seconds();
+  if (step_begin_ > 0) context_.last_step = {now - step_begin_, wire_seconds_};
+  step_begin_ = now;
+  wire_seconds_ = 0;
+  facts_ = {};
+}
 
 void HookRunner::expect_fewer_buckets() {
   worker_->run([this] { buckets_may_be_missing_ = true; });
@@ -53,6 +62,21 @@ void HookRunner::end_step() {
   keep ? hook_->commit() : hook_->abort();
   ++stats_.steps;
   stats_.skipped_steps += keep ? 0 : 1;
+}
+
+void HookRunner::decide(Decision decision) {
+  between_steps([&] {
+    for (size_t number = 0; number < decision.policies.size(); ++number) {
+      hook_->check(number, decision.policies[number]);
+    }
+    context_.decision = std::move(decision);
+  });
+}
+
+std::optional<StepFacts> HookRunner::take_facts() {
+  std::optional<StepFacts> facts;
+  worker_->run([&] { facts = in_step_ ? std::nullopt : std::exchange(last_facts_, std::nullopt); });
+  return facts;
 }
 
 }  // namespace q7x2
