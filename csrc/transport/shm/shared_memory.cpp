@@ -7,7 +7,7 @@
 namespace q7x2 {
 namespace {
 
-// Of a key, before UCX's own part.
+// The part of a key before UCX's own.
 struct Prefix {
   uint64_t address;
   uint64_t bytes;

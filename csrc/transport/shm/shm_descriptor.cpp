@@ -7,7 +7,7 @@
 namespace q7x2 {
 namespace {
 
-/// Reads memory that changes behind the compiler's back, once.
+/// Reads memory that another process may change, exactly once.
 template <typename T>
 T read_once(const T& value) {
   return *static_cast<const volatile T*>(&value);
