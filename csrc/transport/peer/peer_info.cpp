@@ -40,7 +40,7 @@ class Reader {
     std::memcpy(&value, next(sizeof(T)).data(), sizeof(T));
     return value;
   }
-  /// An enumerator that is not greater than `last`.
+  /// An enumerator that is at most `last`.
   template <typename Enum>
   Enum get_up_to(Enum last, const char* what) {
     const auto value = get<Enum>();
