@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kDefaultLimit{2000};
 constexpr double kShortest = 0.1;
-// As good as for ever, and far from the ends of the clock.
+// Practically for ever, but far from the end of the clock's range.
 constexpr double kLongest = 365.0 * 24 * 3600;
 
 }  // namespace
