@@ -17,7 +17,7 @@ struct PeerFacts {
   bool same_host = false;
   bool shares_memory = false;
   std::string memory_refusal;           ///< why not, if both are on one host
-  std::vector<std::string> transports;  ///< of UCX; empty: not connected yet
+  std::vector<std::string> transports;  ///< those of UCX; empty: not connected yet
   bool has_private_link = false;
   bool uses_private_link = false;
 };

@@ -43,9 +43,9 @@ struct HeartbeatHello {
 
   uint64_t sender = 0;       ///< process number
   uint64_t receiver = 0;     ///< process number
-  uint32_t incarnation = 0;  ///< of the connection between the two processes
+  uint32_t incarnation = 0;  ///< belongs to the connection between the two
   Topic topic = Topic::kShared;
-  uint64_t number = 0;  ///< of the call: higher than that of every earlier call
+  uint64_t number = 0;  ///< higher for each call than for all earlier ones
 
   bool is_break_notice() const { return topic >= Topic::kBroken && topic <= Topic::kPathBlocked; }
 
@@ -65,10 +65,10 @@ struct HeartbeatHello {
 /// The port of a process, and the purpose of the call.
 struct HeartbeatTarget {
   uint64_t process = 0;
-  uint32_t incarnation = 0;  ///< of the connection to the process
+  uint32_t incarnation = 0;  ///< belongs to the connection to the process
   IpEndpoint endpoint;       ///< port 0: the process has no port
   HeartbeatHello::Topic topic = HeartbeatHello::Topic::kShared;
-  MessageKey key{};  ///< of messages to the process
+  MessageKey key{};  ///< authenticates messages to the process
 };
 
 /// Sends the hello of a call by process `caller` on a new connection. Returns nothing if it cannot

@@ -22,13 +22,13 @@ struct PeerInfo {
   uint16_t world_size = 0;  ///< as given to this rank
   std::string host_key;     ///< equal if memory can be shared and PIDs mean the same
   std::string hostname;
-  std::string address;  ///< of the UCP worker
+  std::string address;  ///< the UCP worker's address
   IpAddress heartbeat_address;
   uint16_t heartbeat_port = 0;  ///< 0: none
   HostAddresses sources;        ///< other addresses from which its connections may come
   std::vector<Nic> rails;       ///< interfaces other than that of the shared network
   std::string transports;       ///< that UCX may use in this process: "posix, sysv, tcp"
-  DevicePath device_path = DevicePath::kAuto;        ///< of the group, as given to this rank
+  DevicePath device_path = DevicePath::kAuto;        ///< the group's, as given to this rank
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
   std::string algorithms;  ///< the only ones allowed for collectives, "ring,sra"; empty: all
   std::string memory;      ///< key of its ShmChannel's segment; empty if it has no segment yet

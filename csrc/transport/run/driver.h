@@ -111,7 +111,7 @@ class Driver {
   std::atomic<bool> stop_{false};
   TimePoint busy_since_ = TimePoint::max();  // since when UCX cannot be armed and nothing happens
   std::exception_ptr failure_;  // not yet reported to all groups; under the reactor's lock
-  uint64_t seen_activity_ = 0;  // of Parking; used only by the driver's thread
+  uint64_t seen_activity_ = 0;  // Parking's; used only by the driver's thread
   TimePoint spin_until_{};      // used only by the driver's thread
   std::thread thread_;
 };
