@@ -1,4 +1,4 @@
-// A look at numbers on a GPU for what is not finite, in one pass over memory.
+// Searches numbers on a GPU for values that are not finite, in one pass over memory.
 #include "device/launch.h"
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/groups_cuda.h"
