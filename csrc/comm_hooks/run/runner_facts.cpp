@@ -1,4 +1,4 @@
-// What policies tell a runner, and what they learn from it.
+// The decisions of policies, and the facts that they get.
 #include <utility>
 
 #include "comm_hooks/run/runner.h"
