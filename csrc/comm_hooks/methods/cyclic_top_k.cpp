@@ -12,8 +12,7 @@
 // because they contain what has not been sent for long, so the leader's indices are good for all.
 //
 //   collectives   a broadcast and an all-reduce, on any process group; whole gradients are sent
-//   with
-//                 the broadcast
+//                 with the broadcast
 //   bytes         4 k of indices and 4 k of values, for any number of ranks; both kinds of
 //                 collectives add up on the way, as for gradients
 //   compute       one selection, on one rank; no codec, so all of it runs on the device

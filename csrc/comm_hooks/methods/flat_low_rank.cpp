@@ -1,7 +1,6 @@
 // PowerSGD of a whole bucket: its gradients, one after the other, folded into one square matrix.
 //
-//   bytes     4 r sqrt(N) instead of 4 N, in two collectives, with factors in 16 bits (in three
-//   over
+//   bytes     4 r sqrt(N) instead of 4 N, in two collectives, with factors in 16 bits (three over
 //             process groups of others)
 //   compute   4 N r multiply-adds per rank
 //
