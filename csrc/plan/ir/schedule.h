@@ -4,8 +4,7 @@
 // A generator returns a Schedule, which has three components:
 //
 //   contract   whose data counts, and which ranks get the result. Helpers, which only aggregate,
-//   are
-//              members without a rank
+//              have no rank
 //   rounds     which messages are sent at the same time, in a form that the cost model reads in
 //              O(n log n) steps for any number of messages
 //   program    what one rank does: `project(rank)` is that rank's Plan

@@ -7,9 +7,8 @@
 // probe.
 //
 //   waiting     bytes are unacknowledged and the window is open, or window probes are unanswered
-//   blocked     it has been waiting for the limit, and the kernel has retransmitted in vain so
-//   often
-//               that random loss does not explain it
+//   blocked     it has been waiting for the limit, and the kernel has retransmitted so often that
+//               random loss does not explain it
 //
 // TCP retransmits at growing intervals. After an outage of the whole link it may wait for as long
 // again as the outage took. So the time in which the host does not answer elsewhere does not count,

@@ -1,7 +1,6 @@
 // FlightLog: records what tasks and groups do in the flight recorder, and asks for dumps.
 //
-//   Group::submit    a task of a recorded group is admitted. A task that has to wait gets its
-//   record
+//   Group::submit    a task of a recorded group is admitted. If it has to wait, it gets its record
 //                    here, with its own description (Task::describe)
 //   Group::begin     the task has started; from now on it has a record
 //   Task::publish    the task is done or has failed; a failure keeps which messages it waited for
