@@ -25,7 +25,7 @@ at::Tensor checked(const at::Tensor& tensor, at::ScalarType dtype, int64_t least
   return tensor;
 }
 
-/// A tensor's blocks, and the place of each one's message.
+/// The blocks of a tensor, and the position of each block's message.
 struct Blocks {
   size_t count;
   size_t block;

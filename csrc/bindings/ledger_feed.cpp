@@ -1,4 +1,4 @@
-// What the ledger is made of: counters, and operations as records.
+// The input of the ledger: counters, and operations as records.
 #include "bindings/ledger_feed.h"
 
 #include <algorithm>
@@ -80,7 +80,8 @@ py::dict stats(bool reset) {
       Locked locked(runtime->lock());
       batches.push_back(runtime->flights().counters(locked, reset));
     }
-    // After that: a runtime that ends meanwhile is in one of the two, or in both.
+    // Must be read after the living runtimes: one that ends meanwhile is in one of the two, or in
+    // both.
     ended = FlightArchive::of_process().counters();
   }
   const auto now =
@@ -162,7 +163,7 @@ py::list take(LedgerFeed& feed) {
     for (const std::shared_ptr<Runtime>& runtime : all_runtimes()) {
       batches.push_back(runtime->flights().read(runtime->lock()));
     }
-    // After that: a runtime that ends meanwhile leaves the rest here.
+    // Must be read after the living runtimes: one that ends meanwhile leaves the rest here.
     for (FlightBatch& rest : feed.take()) batches.push_back(std::move(rest));
     std::erase_if(batches, [](const FlightBatch& batch) { return batch.process == 0; });
     std::ranges::sort(batches, {}, &FlightBatch::steady_now);

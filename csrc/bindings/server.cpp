@@ -20,7 +20,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// Ending a server joins threads that may be waiting for the GIL.
+/// The destructor of a server joins threads that may be waiting for the GIL.
 struct DeleteWithoutGil {
   void operator()(Server* server) const {
     const py::gil_scoped_release no_gil;

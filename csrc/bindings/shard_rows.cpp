@@ -20,7 +20,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// `least`: elements that it has at least.
+/// `least`: minimum number of elements.
 const at::Tensor& checked(const at::Tensor& tensor, int64_t least, const char* name) {
   if (!tensor.device().is_cpu() || !is_plain(tensor) || tensor.numel() < least) {
     throw py::value_error(std::string(name) + ": expected a contiguous CPU tensor with at least " +
