@@ -80,7 +80,7 @@ void decode(const Codec& codec, const at::Tensor& messages, const std::vector<si
   const auto* const from = reinterpret_cast<const std::byte*>(
       checked(messages, at::kByte, static_cast<int64_t>(blocks.number() * blocks.room), "messages")
           .const_data_ptr<uint8_t>());
-  if (lengths.size() != blocks.number()) throw py::value_error("lengths: expected one a block");
+  if (lengths.size() != blocks.number()) throw py::value_error("lengths: expected one per block");
   const py::gil_scoped_release no_gil;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const size_t first = i * block;

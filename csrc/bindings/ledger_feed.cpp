@@ -193,7 +193,7 @@ void bind_ledger_feed(py::module_& module) {
       .def("attach", &attach, py::call_guard<py::gil_scoped_release>(),
            "Follow the groups of this process, those of now and those to come.")
       .def("wait", &LedgerFeed::wait, "seconds"_a, py::call_guard<py::gil_scoped_release>(),
-           "Wait until a group fails, or `wake` is called, or for so long.")
+           "Wait until a group fails, or `wake` is called, or the time has passed.")
       .def("wake", &LedgerFeed::wake, "End a `wait`.")
       .def("take", &take, "What is new since the last call.");
   module.def("ledger_columns", &columns,
@@ -201,7 +201,7 @@ void bind_ledger_feed(py::module_& module) {
   module.def(
       "clock_offset", &clock_offset, "group"_a, "ranks"_a, "timeout"_a,
       "How far rank 0's clock is ahead of this rank's, and by how much that may be wrong, in "
-      "nanoseconds. `ranks`: those that call it, beside rank 0.");
+      "nanoseconds. `ranks`: the ranks that call it in addition to rank 0.");
   module.def("ledger_stats", &stats, "reset"_a,
              "The counters of all groups, also of those that have ended.");
 }

@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> pack(const ShardRows& layout, const at::Tenso
 
 void unpack(const ShardRows& layout, const at::Tensor& coded, const at::Tensor& whole,
             const at::Tensor& rows, double factor) {
-  if (coded.dim() != 2) throw py::value_error("coded: expected a row for each row");
+  if (coded.dim() != 2) throw py::value_error("coded: expected two dimensions");
   const int64_t number = coded.size(0);
   check_rows(layout, rows, number);
   checked_fp32(coded, number * static_cast<int64_t>(layout.coded_count()), "coded");

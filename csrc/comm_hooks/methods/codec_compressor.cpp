@@ -53,7 +53,7 @@ OptionFields<CodecOptions> codec_fields() {
            "step 0.")
       .add("per_parameter", &CodecOptions::per_parameter,
            "Groups of elements that share a scale, and selections, lie within one parameter each: "
-           "a layer of small gradients does not starve beside one of large gradients.")
+           "a layer of small gradients does not suffer from one of large gradients.")
       .add("over_stock", &CodecOptions::over_stock,
            "The collectives of every process group are used instead of q7x2's own.")
       .add("edges", &CodecOptions::edges,

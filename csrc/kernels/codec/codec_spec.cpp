@@ -239,7 +239,7 @@ class Parser {
     if (hadamard_) {
       if (!has_value_) value = kInt8;
       if (value.kind == ValueKind::kSign) {
-        fail("votes on rotated numbers are none; expected hadamard+onebit instead of sign");
+        fail("votes on rotated numbers have no meaning; expected hadamard+onebit instead of sign");
       }
       if (value.group == 0 || value.minmax) {
         fail("hadamard needs a value stage with groups around zero, as in hadamard+int4");

@@ -82,7 +82,7 @@ const ReduceIsa& select_reduce_isa(const char* name) {
   const std::string setting = "Q7X2_ISA=" + std::string(name);
   for (const char* known : kIsaNames) {
     if (std::strcmp(known, name) == 0) {
-      throw_invalid(setting + ": this processor does not run it; the best it runs is " +
+      throw_invalid(setting + ": this processor cannot run it; the best that it can run is " +
                     isas.front().name);
     }
   }

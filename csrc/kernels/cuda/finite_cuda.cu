@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void find_nonfinite_cuda(const float* values, size_t count, uint32_t* found, void* stream) {
   if (count == 0) return;
-  device::launch("looking for what is not finite", find_nonfinite,
+  device::launch("searching for values that are not finite", find_nonfinite,
                  shape_for(count, size_t{4} * kThreads), stream, values, count, found);
 }
 

@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(kThreads) put_marked(Marks marks, const float*
 void take_marked_cuda(const Marks& marks, const float* values, float* error, float* taken,
                       void* stream) {
   if (marks.count == 0) return;
-  device::launch("taking what is sent, on the GPU", take_marked,
+  device::launch("collecting the elements to send on the GPU", take_marked,
                  shape_for(mark_tiles(marks.count), 1), stream, marks, values, error, taken);
 }
 
 void put_marked_cuda(const Marks& marks, const float* put, float* out, bool add, void* stream) {
   if (marks.count == 0) return;
-  device::launch("putting what has come, on the GPU", add ? put_marked<true> : put_marked<false>,
+  device::launch("storing received elements on the GPU", add ? put_marked<true> : put_marked<false>,
                  shape_for(mark_tiles(marks.count), 1), stream, marks, put, out);
 }
 

@@ -117,7 +117,7 @@ void check_named_blocks(const CheckedGroup& group, int rank, size_t id) {
   for (const Access& access : accesses(p, op)) {
     if (!exists(access.block)) group.fail(rank, id, "names a block that does not exist");
     if (!access.block.is_part()) continue;
-    if (group.is_helper(rank)) group.fail(rank, id, "names a buffer, which a helper has not");
+    if (group.is_helper(rank)) group.fail(rank, id, "names a buffer, but helpers have no buffers");
     if (group.length(rank, access.block) != expected) {
       group.fail(rank, id, "names blocks of different lengths");
     }

@@ -127,8 +127,8 @@ void CallAgreement::inquire(Locked& locked, TimePoint now) {
     }
   }
   if (still) {
-    environment_.fail(
-        locked, Error(ErrorCode::kPeerFailed, members_.describe(*still) + " stands still", *still));
+    environment_.fail(locked, Error(ErrorCode::kPeerFailed,
+                                    members_.describe(*still) + " does not respond", *still));
   }
 }
 

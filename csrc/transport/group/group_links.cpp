@@ -156,7 +156,7 @@ void GroupLinks::cut_off(Locked& locked, Task& task) {
   for (const int r : ranks) {
     are_all_dead = are_all_dead && members_.peer(r).life.is_dead();
     locked.peers().cut_off(locked, members_.peer(r),
-                           "it did not let go of the memory of a call that had ended");
+                           "it still used the memory of a call that had ended");
   }
   // If a connection breaks while a message arrives, UCX keeps its receive for ever. All connections
   // are closed, so nothing can write to the memory of these receives any more.

@@ -28,8 +28,8 @@ std::chrono::milliseconds silence_limit() {
       (seconds != 0 && seconds < kShortest)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "Q7X2_SILENCE=" + std::string(text) +
-                    ": expected for how many seconds a host may not answer, from 0.1 on, or 0 for "
-                    "any time");
+                    ": expected the number of seconds for which a host may not answer, at least "
+                    "0.1, or 0 for any time");
   }
   const double limit = seconds == 0 ? kLongest : std::min(seconds, kLongest);
   return std::chrono::milliseconds(std::llround(limit * 1000));

@@ -155,8 +155,9 @@ void Heartbeat::hang_up(TimePoint now) {
 void Heartbeat::turned_away(TimePoint now) {
   hang_up(now);
   if (++num_turned_away_ == kWarnAfter) {
-    log(Level::kWarn, "no heartbeats from a rank on another host: " + target_.endpoint.text() +
-                          " is not its process. If its host falls silent, that is noticed late");
+    log(Level::kWarn,
+        "no heartbeats from a rank on another host: " + target_.endpoint.text() +
+            " is not its process. If its host falls silent, this rank notices it late");
   }
 }
 

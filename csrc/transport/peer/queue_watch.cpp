@@ -93,7 +93,7 @@ void QueueWatch::send(Locked& locked, TimePoint now) {
   } catch (const Error& error) {
     suspects_.clear();
     log(Level::kInfo,
-        std::string("cannot look whether the queue of shared memory works: ") + error.what());
+        std::string("cannot check whether the queue of shared memory works: ") + error.what());
   }
 }
 

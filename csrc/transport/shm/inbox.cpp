@@ -127,7 +127,7 @@ void Inbox::take_piece(Locked& locked, int member, const HostMessage& descriptor
   Incoming& incoming = found->second;
   const size_t offset = static_cast<uint32_t>(descriptor.tag) * channel_.place_bytes();
   if (offset > incoming.length || descriptor.length > incoming.length - offset) {
-    throw Error(ErrorCode::kTransport, "a piece in shared memory is not of its message");
+    throw Error(ErrorCode::kTransport, "a piece in shared memory does not belong to its message");
   }
   copy_bytes(incoming.receive.data + offset, descriptor.data(), descriptor.length);
   incoming.received += descriptor.length;

@@ -35,7 +35,7 @@ HostMessage ShmDescriptor::read(const std::byte* arena, size_t arena_bytes) cons
   const size_t begin = read_once(offset);
   if (message.ticket >= HostMessage::kTickets || begin > arena_bytes ||
       message.length > arena_bytes - begin) {
-    throw Error(ErrorCode::kTransport, "a message in shared memory lies outside of it");
+    throw Error(ErrorCode::kTransport, "a message in shared memory is outside of it");
   }
   message.staged = arena + begin;
   return message;

@@ -65,10 +65,10 @@ void Envelopes::refuse() {
   ++refused_;
   if (refused_ == 1) {
     log(Level::kWarn,
-        "a message was dropped that nobody of this job has sent: it has another Q7X2_SECRET, was "
-        "damaged, or was sent again. More of them are only counted (Q7X2_LOG=info)");
+        "dropped a message that no process of this job has sent: it has another Q7X2_SECRET, was "
+        "damaged, or was sent again. Further ones are only counted (Q7X2_LOG=info)");
   } else if (std::has_single_bit(refused_)) {
-    log(Level::kInfo, std::to_string(refused_) + " messages that nobody of this job has sent");
+    log(Level::kInfo, std::to_string(refused_) + " messages that no process of this job has sent");
   }
 }
 
