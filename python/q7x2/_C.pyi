@@ -585,10 +585,10 @@ def export_plan(
 def check_plan(text: str) -> dict[str, Any]:
     """Prove the Plans of a JSON text, as ``q7x2 plan check`` does.
 
-    Of all ranks, for one slice: ``algorithm``, ``collective``, ``ranks``, ``root``, ``ops``,
-    ``messages``, ``steps``, ``rounds_once``. Of the rank that has most: ``scratch_blocks`` and
-    ``stages``. The contract: ``contributors``, ``receivers``, ``quorum``. Raises ValueError with
-    the place in the text, or with what the checker says.
+    Returns totals of all ranks for one slice (``algorithm``, ``collective``, ``ranks``, ``root``,
+    ``ops``, ``messages``, ``steps``, ``rounds_once``), maxima over the ranks (``scratch_blocks``,
+    ``stages``), and the contract (``contributors``, ``receivers``, ``quorum``). Raises ValueError
+    with the position in the text, or with the checker's message.
     """
 
 def make_plans(
