@@ -65,7 +65,7 @@ const Generator& find_generator(const std::string& collective, const std::string
                               "': expected one of " + known);
 }
 
-/// `wished`, or the largest one.
+/// `wished`, or the largest parameter.
 int choose_parameter(const Generator& generator, const ScheduleRequest& request,
                      std::optional<int> wished) {
   if (generator.parameters == nullptr) {
@@ -160,8 +160,8 @@ std::string export_plan(const std::string& collective, const std::string& algori
   return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
 }
 
-/// Whether a device can code a candidate's call, or select what is sent: on rank 0, with a residual
-/// if the codec takes one.
+/// Whether a device can code a candidate's call, or select what is sent: checked for rank 0, with a
+/// residual if the codec uses one.
 bool is_for_device(const Candidate& candidate, const CallShape& shape, const Codec* codec,
                    const Fabric& fabric) {
   if (codec == nullptr || candidate.edges == Edges::kNone) return false;
@@ -176,7 +176,7 @@ bool is_for_device(const Candidate& candidate, const CallShape& shape, const Cod
          selects_on_device(plan, *codec, DType::kFloat32);
 }
 
-/// What was proven: the Schedule in figures.
+/// The figures of a Schedule that was proved correct.
 py::dict check_plan(const std::string& text) {
   const Schedule schedule = schedule_from_json(text);
   size_t ops = 0;

@@ -1,4 +1,4 @@
-// A group of three ranks with servers, for tests of calls that servers attempt.
+// A group of three ranks with servers, for tests of offloaded calls.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ inline constexpr int kRanks = 3;
 /// A group of ranks, and its server group, whose other members are servers.
 class ServerGroupJob {
  public:
-  /// `racks`: ranks and servers are in so many, in turns.
+  /// `racks`: number of racks, to which ranks and servers are assigned round robin.
   explicit ServerGroupJob(Rank& rank, double server_rate = 125e6, int racks = 1)
       : all_(rank.group("servers")), fabric_(fabric(all_->world_size(), server_rate, racks)) {
     if (is_server()) return;

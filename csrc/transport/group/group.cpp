@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-/// `error` as `task` has it: it names the task.
+/// `error` with the name of `task` in its message.
 Error named(const Error& error, const Task& task) {
   const std::string text = error.what();
   const std::string name = task.name();
@@ -73,7 +73,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   }
   record.is_started = true;
   if (record.flight_group != 0 && task->is_recorded()) {
-    // A task that did not have to wait for its turn spares a look at the clock.
+    // A task that did not have to wait for its turn need not read the clock.
     record.started = record.has_waited ? Clock::now() : task->submitted();
     record.waits.begin(record.started);
   }
@@ -150,7 +150,7 @@ bool Group::progress_shared(Locked& locked) {
 }
 
 void Group::housekeep(Locked& locked, TimePoint now) {
-  if (error_) messages_.drop_arrived(locked);  // what came over a private link
+  if (error_) messages_.drop_arrived(locked);  // messages that came over a private link
   if (!failed_calls_.is_empty()) drop_failed_calls(locked);
   agreement_.housekeep(locked, now);
 }
@@ -192,8 +192,8 @@ void Group::fail(Locked& locked, const Error& error) {
 
 // ----------------------------------------------------------------------------- calls that fail
 
-// One that waits for its turn fails when it begins, on this rank as on the others: until then it
-// still learns from calls that precede it what all ranks must know alike.
+// A task that waits for its turn fails when it begins, on this rank as on the others. Until then it
+// still gets the results of earlier calls that all ranks must have.
 void Group::fail_call(Locked& locked, Task& task, const Error& error) {
   const bool waits = task.takes_turn() && turns_.is_waiting(task);
   const bool is_alone = task.can_fail_alone(waits);
@@ -211,7 +211,7 @@ void Group::note_failed_call(Locked& locked, uint64_t number, const Error& error
   const std::set<int> told = links_.audience(locked);
   failed_calls_.add(number, error, told);
   turns_.stay_near(failed_calls_.oldest_unconfirmed());
-  // It sends nothing more, and then the others are told.
+  // The task must have sent its last message before the other ranks are told.
   if (Task* const task = turns_.find_running(locked, number)) {
     task->fail(locked, named(error, *task));
   }
@@ -224,7 +224,7 @@ void Group::hear_failed_call(Locked& locked, const Control& control) {
   const uint64_t number = control.sequence;
   const Error error(control.code, control.text,
                     control.subject < world_size() ? control.subject : -1);
-  progress_shared(locked);  // what others wrote before
+  progress_shared(locked);  // handles what other ranks wrote before
   const bool is_forgotten = failed_calls_.is_forgotten(number, turns_.num_begun());
   if (!is_forgotten) note_failed_call(locked, number, error);
   if (is_forgotten || !failed_calls_.confirm(number, control.sender)) {
@@ -234,7 +234,7 @@ void Group::hear_failed_call(Locked& locked, const Control& control) {
   resume(locked);
 }
 
-// What has arrived since for calls whose numbers are not in use again.
+// Drops what has arrived since for calls whose numbers are not in use again.
 void Group::drop_failed_calls(Locked& locked) {
   const uint64_t begun = turns_.num_begun();
   failed_calls_.prune(begun);
@@ -243,7 +243,7 @@ void Group::drop_failed_calls(Locked& locked) {
   });
 }
 
-// A rank has confirmed that a call failed, so others may begin that are far ahead of it.
+// A rank has confirmed a failed call, so collectives that are far ahead of that call may begin.
 void Group::resume(Locked& locked) {
   turns_.stay_near(failed_calls_.oldest_unconfirmed());
   if (turns_.has_waiting()) start_waiting(locked);
@@ -260,7 +260,7 @@ void Group::leave() {
   fail_tasks(locked,
              Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   if (!error_) tell_all(locked, ControlType::kGoodbye, begun, unended);
-  // A rank that is late may not take what is sent to it.
+  // A late rank may not receive what is sent to it.
   locked.group_host().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
   locked.group_host().drain(locked);
 }
@@ -279,15 +279,15 @@ void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Une
   }
 }
 
-// Two ranks may each have begun what the other one never will. Without it each would stay for the
-// other.
+// Two ranks that leave may each have begun a collective that the other one never will. Without this
+// message each would wait for the other.
 void Group::say_last_call(Locked& locked) {
   if (is_usable(locked)) tell_all(locked, ControlType::kLastCall, turns_.num_begun());
 }
 
 void Group::peer_left(Locked& locked, const Control& goodbye) {
   const int rank = goodbye.sender;
-  progress_shared(locked);  // what it wrote before it left
+  progress_shared(locked);  // handles what it wrote before it left
   messages_.drop(locked, rank);
   departure_.leave(rank, goodbye.sequence, goodbye.unended);
   failed_calls_.forget_rank(rank);
@@ -296,7 +296,7 @@ void Group::peer_left(Locked& locked, const Control& goodbye) {
     if (&task->group() != this || !needs(locked, *task, rank)) continue;
     const Error error = left_error(members_, rank, task->name());
     if (!task->is_over(locked)) task->stranded(locked, error);
-    // It drops what was on its way to it, so that these tasks are done.
+    // The rank that left then drops what was sent to it, so that the sends of these tasks complete.
     if (!std::exchange(is_needed, true)) links_.tell(locked, rank, error);
   }
   resume(locked);
@@ -313,7 +313,7 @@ bool Group::needs(Locked& locked, Task& task, int rank) const {
 // -------------------------------------------------------------------------------- what peers say
 
 void Group::handle(Locked& locked, const Control& control) {
-  // Only a member may speak for itself, and not this rank.
+  // Ignores a message whose sender is not the member that it names, or names this rank.
   if (control.sender < 0 || control.sender >= world_size() || control.sender == rank() ||
       control.receiver != rank() || members_.peer_info(control.sender).process != control.process) {
     return;
@@ -331,11 +331,11 @@ void Group::handle(Locked& locked, const Control& control) {
       departure_.announce(control.sender, control.sequence);
       return;
     case ControlType::kAbort:
-      progress_shared(locked);  // what others wrote before
+      progress_shared(locked);  // handles what other ranks wrote before
       fail(locked, Error(control.code, control.text,
                          control.subject < world_size() ? control.subject : -1));
-      // All that a rank sent before it failed arrives before it says so. Where nobody receives it,
-      // its sender's calls would never be done.
+      // A rank's abort arrives after everything that it had sent before. These messages must be
+      // received, or its sends would never complete.
       messages_.drop_arrived(locked);
       return;
     case ControlType::kInquiry:

@@ -40,7 +40,7 @@ class Reader {
     std::memcpy(&value, next(sizeof(T)).data(), sizeof(T));
     return value;
   }
-  /// An enumerator that is not greater than `last`.
+  /// An enumerator that is at most `last`.
   template <typename Enum>
   Enum get_up_to(Enum last, const char* what) {
     const auto value = get<Enum>();
@@ -103,9 +103,10 @@ std::string PeerInfo::encode() const {
 PeerInfo PeerInfo::decode(std::string_view bytes) {
   Reader in(bytes);
   if (in.get_string() != kMagic) {
-    throw Error(ErrorCode::kMismatch,
-                "the store holds something else than a q7x2 peer info for a rank: do all ranks use "
-                "the backend q7x2 for this group?");
+    throw Error(
+        ErrorCode::kMismatch,
+        "the store contains something other than a q7x2 peer info for a rank: do all ranks use "
+        "the backend q7x2 for this group?");
   }
   if (const auto version = in.get<uint32_t>(); version != kVersion) {
     throw Error(ErrorCode::kMismatch, "ranks run different versions of q7x2: peer info version " +

@@ -27,13 +27,13 @@ std::string hosts_text(const Membership& members) {
   return text;
 }
 
-// If UCX_TLS leaves out shared memory, that is what the user wants.
+// If UCX_TLS excludes shared memory, the user wants that.
 bool wants_memory() {
   const char* const tls = std::getenv("UCX_TLS");
   return tls == nullptr || allows_transport(tls, "sysv") || allows_transport(tls, "posix");
 }
 
-// Of two ranks the lower one warns, unless the first rank of the host warns of both.
+// For each pair of ranks the lower one warns, unless the first rank of the host warns for both.
 void log_refusals(Group& group) {
   const Membership& members = group.membership();
   const int first = members.host_ranks().front();

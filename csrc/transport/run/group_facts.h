@@ -1,5 +1,5 @@
-// What is known of a group, for people: its hosts, who shares memory with whom, the way to each
-// rank.
+// What is known about a group, for people: its hosts, which ranks share memory, the connection to
+// each rank.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace q7x2 {
 
 class Group;
 
-/// Another rank of a group, and the way to it, as this rank sees them.
+/// Another rank of a group, and the connection to it, as this rank sees them.
 struct PeerFacts {
   int rank = -1;
   bool same_host = false;
   bool shares_memory = false;
-  std::string memory_refusal;           ///< why not, if they are on one host
-  std::vector<std::string> transports;  ///< of UCX; empty: it is not connected yet
+  std::string memory_refusal;           ///< why not, if both are on one host
+  std::vector<std::string> transports;  ///< those of UCX; empty: not connected yet
   bool has_private_link = false;
   bool uses_private_link = false;
 };
@@ -34,8 +34,8 @@ std::vector<std::vector<int>> ranks_by_host(const Membership& members);
 /// "0-2, 7".
 std::string ranks_text(const std::vector<int>& ranks);
 
-/// Says in the log what a new group is: its hosts, memory that is not shared and why, private
-/// links.
+/// Writes to the log what a new group consists of: its hosts, memory that is not shared and why,
+/// private links.
 void log_group(Group& group);
 
 }  // namespace q7x2

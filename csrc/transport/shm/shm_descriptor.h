@@ -1,4 +1,4 @@
-// ShmDescriptor: one message in the mailbox of a ShmChannel, a cache line that another process
+// ShmDescriptor: one message in the mailbox of a ShmChannel: a cache line that another process
 // writes.
 #pragma once
 
@@ -20,11 +20,12 @@ struct alignas(64) ShmDescriptor {
   DescriptorKind kind;
   std::array<std::byte, HostMessage::kInlineBytes> carried;
 
-  /// The arena of the sender, of `arena_bytes`, begins at `arena`. Every field is read once, and
-  /// checked after that: the other process may change it at any time. Throws Error(kTransport)
-  /// where the descriptor tells of memory that does not exist, or is of no kind that there is.
+  /// `arena`: start of the sender's arena, which has `arena_bytes` bytes. Reads every field once,
+  /// and checks it after that, because the other process may change it at any time. Throws
+  /// Error(kTransport) if the descriptor refers to memory that does not exist, or has an unknown
+  /// kind.
   HostMessage read(const std::byte* arena, size_t arena_bytes) const;
-  /// All but the number.
+  /// Writes all fields except `number`.
   void write(const HostMessage& message, const std::byte* arena);
 };
 static_assert(sizeof(ShmDescriptor) == 64);

@@ -1,9 +1,8 @@
-// CompletionQueue: what devices have completed, such as copies and kernels, on its way to the
-// tasks.
+// CompletionQueue: passes what devices have completed, such as copies and kernels, to the tasks.
 //
-// A stream tells of it in a thread of its driver, in which neither UCX nor the device may be called
-// and nothing may wait for long. So that thread only adds to this queue and wakes those who drive
-// the reactor. They tell the tasks, with the reactor's lock.
+// A stream reports a completion in a thread of the device's driver. That thread must not call UCX
+// or the device, and must not wait for long. It only adds the completion to this queue and wakes
+// the threads that drive the reactor. They tell the tasks, under the reactor's lock.
 #pragma once
 
 #include <atomic>
@@ -18,7 +17,7 @@ namespace q7x2 {
 class CompletionQueue;
 class Parking;
 
-/// Something that a device completes.
+/// Work that a device completes.
 class Completion {
  public:
   explicit Completion(std::shared_ptr<CompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -26,13 +25,13 @@ class Completion {
   Completion(const Completion&) = delete;
   Completion& operator=(const Completion&) = delete;
 
-  /// Adds `completion` to its queue once `stream` has done all that came before. Throws
-  /// Error(kTransport) if the device refuses; `completion` is gone then.
+  /// Adds `completion` to its queue once `stream` has done all earlier work. Throws
+  /// Error(kTransport) if the device refuses; `completion` is then destroyed.
   static void post_after(const StreamCalls& calls, void* stream,
                          std::unique_ptr<Completion> completion);
 
  protected:
-  /// In a thread that drives the reactor.
+  /// Called in a thread that drives the reactor.
   virtual void deliver(Locked& locked) = 0;
 
  private:
@@ -48,20 +47,21 @@ class CompletionQueue {
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
-  /// Any thread. Takes no lock that is held during a call of UCX or of a device.
+  /// May be called by any thread. Takes no lock that is held during a call of UCX or of a device.
   static void post(std::unique_ptr<Completion> completion) noexcept;
-  /// Any thread. Who goes to sleep says so first, and then asks.
+  /// May be called by any thread. A thread that goes to sleep announces it first, and then asks.
   bool is_empty() const { return is_empty_; }
-  /// Tells the tasks, in the order of `post`. False: there was nothing.
+  /// Tells the tasks, in the order of `post`. Returns false if the queue was empty.
   bool deliver(Locked& locked);
-  /// Nobody drives any more: drops what is there, and what comes.
+  /// To be called when no thread drives the reactor any more: drops all present and later
+  /// completions.
   void close();
 
  private:
   std::unique_ptr<Completion> take();
 
   std::atomic<bool> is_empty_{true};
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   Parking* parking_;  // null: closed
   std::unique_ptr<Completion> first_;
   Completion* last_ = nullptr;

@@ -1,5 +1,5 @@
-// HostMessage: a message in memory that two ranks of a host share, as its receiver, or its sender,
-// has it.
+// HostMessage: a message in memory that two ranks of a host share, as its sender or its receiver
+// sees it.
 #pragma once
 
 #include <array>
@@ -8,11 +8,12 @@
 
 namespace q7x2 {
 
-/// What a descriptor is about. All but the first are about messages of the user: see Outbox.
+/// What a descriptor stands for. All kinds but the first belong to messages of the user: see
+/// Outbox.
 enum class DescriptorKind : uint16_t {
   kCollective,  ///< a message of a collective
-  kWhole,       ///< a message
-  kOffer,       ///< of a message that needs several descriptors
+  kWhole,       ///< a whole message
+  kOffer,       ///< an offer of a message that needs several descriptors
   kAcceptance,
   kRefusal,
   kWithdrawal,
@@ -28,7 +29,7 @@ struct HostMessage {
   uint32_t length = 0;
   uint16_t ticket = kNoTicket;
   DescriptorKind kind = DescriptorKind::kCollective;
-  /// In the sender's arena; null where the bytes are in `carried`.
+  /// In the sender's arena; null if the bytes are in `carried`.
   const std::byte* staged = nullptr;
   std::array<std::byte, kInlineBytes> carried{};
 

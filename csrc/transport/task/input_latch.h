@@ -1,9 +1,8 @@
-// InputLatch: holds a task back until what it reads is there.
+// InputLatch: holds a task back until its input has arrived.
 //
-// A device computes a tensor, and copies it to the host, in its own time. The task is submitted at
+// A device computes a tensor, and copies it to the host, asynchronously. The task is submitted at
 // once all the same, so that calls keep their order and their numbers. It begins to read when the
-// latch opens. A task that reads its memory in order need not wait for all of it: it may read what
-// has arrived.
+// latch opens. A task that reads its memory in order may read what has arrived, before all has.
 #pragma once
 
 #include <atomic>
@@ -24,15 +23,15 @@ class InputLatch : public std::enable_shared_from_this<InputLatch> {
  public:
   explicit InputLatch(std::shared_ptr<CompletionQueue> queue) : queue_(std::move(queue)) {}
 
-  /// Whether all is there. Any thread; with the lock it does not change meanwhile.
+  /// Whether all input has arrived. Any thread; does not change while the lock is held.
   bool is_open() const noexcept { return arrived() == kAll; }
-  /// So many bytes from the beginning of each region that the task reads are there, SIZE_MAX if all
-  /// are. Any thread; with the lock it does not change meanwhile.
+  /// Number of leading bytes of each input region that have arrived; SIZE_MAX if all have. Any
+  /// thread; does not change while the lock is held.
   size_t arrived() const noexcept { return arrived_.load(std::memory_order_acquire); }
-  /// `task` hears of each arrival: Task::inputs_arrived. Only while it is closed.
+  /// `task` is told of each arrival (Task::inputs_arrived). Only while the latch is closed.
   void hold(Locked& locked, std::weak_ptr<Task> task);
-  /// To be posted when the first `bytes` of each region are there, more than before; none: all are.
-  /// What goes wrong then fails the tasks.
+  /// To be posted when the first `bytes` bytes of each region have arrived, which must be more than
+  /// before; without a value, when all have. An error of the device fails the tasks.
   std::unique_ptr<Completion> arrival(std::optional<size_t> bytes = {});
 
  private:

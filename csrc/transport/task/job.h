@@ -1,7 +1,8 @@
-// Job: work of a task that needs no lock: arithmetic on memory that nothing else touches meanwhile.
+// Job: work of a task that needs no lock: arithmetic on memory that nothing else uses meanwhile.
 //
-// A task gives a job out while it holds the lock. Some thread runs it without the lock. Then the
-// task is told, with the lock held again. A task with a job out is not done, also after an error.
+// A task queues a job while it holds the lock. Some thread runs the job without the lock. Then the
+// task is told, with the lock held again. A task that has a queued or running job is not done, even
+// after an error.
 #pragma once
 
 #include <chrono>
@@ -22,14 +23,14 @@ class Job {
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// Without the lock, in any thread. What the work throws is kept for the task. Not of a job whose
-  /// work a device does.
+  /// Runs the work without the lock, in any thread. An exception is kept for the task. Not for a
+  /// job that runs on a device.
   void run() noexcept {
     began_ = ended_ = {};
     try_begin();
   }
-  /// The same for work that is worth two looks at the clock. False: a device goes on with it. It
-  /// may be complete already, and the job gone.
+  /// The same, and measures the time by reading the clock twice. Returns false if a device
+  /// continues the work; the job may then have completed already and been destroyed.
   bool run_timed() noexcept {
     began_ = std::chrono::steady_clock::now();
     ended_ = {};
@@ -37,12 +38,12 @@ class Job {
     ended_ = std::chrono::steady_clock::now();
     return true;
   }
-  /// Throws what the work threw.
+  /// Rethrows the exception of the work, if there was one.
   void check() const {
     if (error_) std::rethrow_exception(error_);
   }
 
-  // Only after run_timed.
+  // Valid only after `run_timed`.
   TimePoint began() const { return began_; }
   TimePoint ended() const { return ended_; }
 
@@ -53,9 +54,10 @@ class Job {
     work();
     return true;
   }
-  /// From inside `work`.
+  /// To be called from `work`.
   bool is_timed() const { return began_ != TimePoint(); }
-  /// From inside `begin`, which then returns false: keeps the exception that is handled now.
+  /// To be called from `begin`, which then returns false: keeps the exception that is being
+  /// handled.
   void keep_error() noexcept { error_ = std::current_exception(); }
 
  private:

@@ -15,7 +15,7 @@
 namespace q7x2 {
 namespace {
 
-// The longest sleep of a waiter that has no spot, because no file could be opened for one.
+// The longest sleep of a waiter without an eventfd, because the process can open no more files.
 constexpr std::chrono::milliseconds kNapWithoutSpot{5};
 
 }  // namespace
@@ -28,7 +28,7 @@ WakeFd::WakeFd() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 void WakeFd::signal() const {
   const uint64_t one = 1;
-  // A full counter is readable already.
+  // If the counter is full, the descriptor is readable already.
   [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof(one));
 }
 
@@ -37,7 +37,7 @@ void WakeFd::clear() const {
   [[maybe_unused]] const ssize_t got = ::read(fd_, &count, sizeof(count));
 }
 
-// One spot is there from the start, so that one waiter never lacks one.
+// One spot exists from the start, so that a single waiter always has one.
 Parking::Parking(const std::atomic<size_t>& unfinished) : unfinished_(unfinished) {
   return_spot(new_spot());
 }

@@ -10,8 +10,8 @@ namespace q7x2 {
 
 namespace {
 
-// A call that waits for so long, or for half of its deadline, says so. If the deadline is short,
-// its error says it soon enough.
+// A call that has waited this long, or for half of its timeout, logs a warning. No warning if the
+// timeout is short, because the error follows soon.
 constexpr std::chrono::milliseconds kWarnAfter{10'000};
 constexpr std::chrono::milliseconds kWarnNotBefore{500};
 
@@ -65,7 +65,7 @@ void Task::finish(Locked& locked) {
   }
 }
 
-// No error before the memory is safe: who waits learns of it when nothing is on its way any more.
+// The error is published only when nothing uses the task's memory any more.
 void Task::fail(Locked& locked, const Error& error) {
   if (is_over_) {
     return;
@@ -115,7 +115,8 @@ void Task::publish(Locked& locked) {
     callback.swap(callback_);
   }
   if (callback && !host.notify(std::move(callback))) {
-    callback_ = std::move(callback);  // what it holds on to must not go under the lock
+    callback_ =
+        std::move(callback);  // it may own objects that must not be destroyed under the lock
   }
   published(locked);
   host.ended(locked, *this);

@@ -1,18 +1,19 @@
 // WaitMeter: how long one operation has waited for messages, and for which rank most.
 //
-// An operation waits while none of its jobs is out. A message that comes, or is taken, ends a wait,
-// and the time since the last event counts for the rank at its other end:
+// An operation waits while none of its jobs is queued or running. A message that arrives, or is
+// taken by its receiver, ends a wait. The time since the last event counts for the rank at the
+// other end of this message:
 //
 //   start      message of 1        message of 2    job out    job back    message of 2
 //     |--- waited for 1 ---|--- waited for 2 ---|               |--- waited for 2 ---|
 //
-// What a thread does between two events without a job, for example to copy up to 4 KiB, counts as
-// waiting. So does what UCX does to move the bytes.
+// What a thread does between two events without a job, for example a copy of up to 4 KiB, counts as
+// waiting. So does the time in which UCX moves the bytes.
 //
-// Only kRanks ranks are counted apart. One more takes the place of the one with the least time and
-// inherits it, so the sum stays right, and a rank that has more than its share is never missed
-// (Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data
-// streams", 2005).
+// Only kRanks ranks have a counter each. One more rank replaces the rank with the least time and
+// inherits its time. So the sum stays right, and a rank that has more than 1 / kRanks of the time
+// is never missed (Metwally, Agrawal and El Abbadi, "Efficient computation of frequent and top-k
+// elements in data streams", 2005).
 #pragma once
 
 #include <algorithm>
@@ -33,22 +34,22 @@ class WaitMeter {
     int64_t nanoseconds = 0;
   };
 
-  /// The operation starts. Without this, nothing is counted.
+  /// The operation starts. Nothing is counted before this call.
   void begin(TimePoint now) {
     is_on_ = true;
     last_ = now;
   }
-  /// A wait ends: for a message from or to `rank`; -1: for no rank in particular. `end` follows, as
-  /// late as the clock is read anyway.
+  /// A message from or to `rank` ends a wait; -1: no rank in particular. `end` follows when the
+  /// clock is read anyway.
   void woken_by(int rank) {
     is_ending_ = is_on_;
     rank_ = rank;
   }
   bool is_ending() const { return is_ending_; }
   void end(TimePoint now);
-  /// What the operation did until now was no waiting.
+  /// The time until now was no waiting.
   void restart(TimePoint now) { last_ = std::max(last_, now); }
-  /// What it did in between was no waiting.
+  /// The time from `began` to `ended` was no waiting.
   void leave_out(TimePoint began, TimePoint ended) {
     end(began);
     restart(ended);

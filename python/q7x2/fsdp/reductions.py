@@ -190,7 +190,7 @@ class Member:
     """One param group's part in the reductions.
 
     Args:
-        index: Of its shards in the replicas' hook.
+        index: Number of its shards in the replicas' hook.
         group: FSDP's.
         pieces: Its trainable parameters, in FSDP's order.
     """

@@ -42,7 +42,7 @@ class Steering:
         reduced: What the hook between replicas reduces, in its order.
         replicas: The runner of that hook; None: policies do not steer it.
         groups: The process group of the shards, and that of the replicas, if there are any.
-        device: Of what the groups' collectives take.
+        device: Where the tensors of the groups' collectives must be.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Steering:
         self._table = self._facts = None
 
     def take_facts(self) -> StepFacts | None:
-        """Of the last step, once."""
+        """Return the facts of the last step; None if they were returned before."""
         facts, self._facts = self._facts, None
         return facts
 

@@ -31,7 +31,7 @@ class Applied:
     """A gradient that an entry applies.
 
     Attributes:
-        version: Of the weights that it was computed with.
+        version: The version of the weights with which it was computed.
         seconds: The time of one backward on its rank.
     """
 
@@ -49,7 +49,7 @@ class Log:
         state: What :attr:`state` was at the end of an earlier training; None: a new one.
 
     Attributes:
-        version: Of the weights: the number of entries.
+        version: The version of the weights: the number of entries.
         mode: In which the next entry is made.
         history: Its modes, oldest first.
     """

@@ -36,7 +36,7 @@ class Part:
     """A part of the batch that a rank computes.
 
     Attributes:
-        index: Of the part, from 0 to the number of ranks.
+        index: The part's index, from 0 to the number of ranks.
         weight: What the loss of the part is multiplied by before its backward.
     """
 

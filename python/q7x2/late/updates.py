@@ -358,7 +358,7 @@ class StaleSGD(Ending):
             raise self._order.error
 
     def _ranks(self) -> list[int]:
-        """Of the next entry."""
+        """The ranks of the next entry."""
         _, mask, _ = self._entries[0]
         return [rank for rank in range(self._size) if mask >> rank & 1]
 

@@ -27,7 +27,7 @@ _Named = TypeVar("_Named", str, tuple[str, str])
 _MOST = 0.3
 # Times what is usual among the others.
 _OUTSTANDING = 1.5
-# Of the time in which ranks wait: for so much of it a slow network is busy.
+# The share of the ranks' waiting time in which a slow network is busy.
 _MUCH = 0.5
 
 

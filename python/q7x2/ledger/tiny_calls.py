@@ -1,4 +1,4 @@
-"""Whether steps make so many small calls that their number takes the time, and not their bytes."""
+"""Whether the number of a step's small calls determines their time, rather than their bytes."""
 
 from __future__ import annotations
 
