@@ -6,9 +6,9 @@
 // after log2(n) hops. In a group of up to 16 ranks all ranks are neighbours.
 //
 // Every survivor is told as long as a chain of living neighbours leads to it, since each of them
-// passes the news on. Because r ± 1 are neighbours too, only a rank whose neighbours have *all* died
-// can be cut off: with a tenth of 1,024 ranks dead, that happens to one rank in 10^19. Such a rank
-// notices the deaths itself, by its own connections or its deadline.
+// passes the news on. Because r ± 1 are neighbours too, only a rank whose neighbours have *all*
+// died can be cut off: with a tenth of 1,024 ranks dead, that happens to one rank in 10^19. Such a
+// rank notices the deaths itself, by its own connections or its deadline.
 #pragma once
 
 #include <exception>
