@@ -128,7 +128,7 @@ class Hierarchy {
   struct Level {
     std::vector<std::vector<int>> groups;  ///< members: groups of the level below, or ranks
     std::map<int, int> group_of;           ///< the group of each member
-    std::map<int, int> position;           ///< of each member within its group
+    std::map<int, int> position;           ///< index of each member in its group
     bool in_memory;                        ///< members share a host
   };
 

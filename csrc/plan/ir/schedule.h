@@ -62,7 +62,8 @@ struct Edge {
   int from = 0;
   int to = 0;
   uint32_t messages = 1;
-  double share = 1;  ///< of each message: part of a slice (flat collective) or of a part (blocked)
+  /// Size of a message: the part of a slice (flat collective) or of a part (blocked one).
+  double share = 1;
 };
 
 /// A list of ranks that several crosses may share.

@@ -86,7 +86,7 @@ class Traffic:
         self._process_groups, self.may_skip = process_groups, may_skip
         self._device = device
         self._skipped = 0
-        self._order: list[Any] | None = []  # of modules in the first forward; None: it is over
+        self._order: list[Any] | None = []  # modules in the first forward; None: it is over
         self._is_detached = False
 
     def before_forward(self, module: Any) -> None:

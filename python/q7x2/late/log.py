@@ -67,12 +67,12 @@ class Log:
         self.version, self.mode, self._since = 0, "eager", 0
         self.history: list[LagEvent] = []
         self._lags: list[float | None] = [None] * world_size
-        self._sizes: deque[int] = deque(maxlen=max(1, staleness))  # of the last entries
+        self._sizes: deque[int] = deque(maxlen=max(1, staleness))  # those of the last entries
         if state is not None:
             self.version, self.mode, self._since = state["version"], state["mode"], state["since"]
             self.history = [_event_in(event) for event in state["history"]]
             self._lags = list(state["lags"])
-        self._bases = [self.version] * world_size  # of the next gradient of each rank, at least
+        self._bases = [self.version] * world_size  # lower bound for the next gradient of each rank
         self._choose_mode(is_first=state is None)
 
     @property

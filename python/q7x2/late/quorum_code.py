@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MOST_AMPLIFICATION = 1e4  # of rounding errors of 6e-8 of float32
+_MOST_AMPLIFICATION = 1e4  # factor of the rounding errors of float32, 6e-8
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def find(
     hosts = {ledger.rank: ledger.facts["host"] for ledger in ledgers}
     between: defaultdict[tuple[str, str], float] = defaultdict(float)
     inside: defaultdict[str, float] = defaultdict(float)
-    longest = {"inside": 0.0, "between": 0.0}  # of one rank
+    longest = {"inside": 0.0, "between": 0.0}  # seconds of one rank
     for who, seconds in waits.items():
         if isinstance(who, tuple) and who[0] in hosts and who[1] in hosts:
             sender, receiver = hosts[who[0]], hosts[who[1]]

@@ -9,7 +9,7 @@ from q7x2.ledger.timeline import Timeline
 
 _TINY = 16 << 10  # bytes, up to which a call takes about as long as an empty one
 _MANY = 20  # per step
-_MOST = 0.5  # of the time that all calls take
+_MOST = 0.5  # share of the time that all calls take
 
 
 def find(timeline: Timeline, begin: int, end: int, steps: int) -> str | None:
