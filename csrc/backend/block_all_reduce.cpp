@@ -6,6 +6,7 @@
 #include "backend/argument_checks.h"
 #include "backend/process_group.h"
 #include "executor/sparse/sparse_all_reduce.h"
+#include "servers/offloaded_call.h"
 
 namespace q7x2 {
 
@@ -71,14 +72,16 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch_sparse(
   std::vector<std::shared_ptr<Task>> tasks;
   try {
     for (size_t i = 0; i < calls.size(); ++i) {
-      const auto task = std::make_shared<SparseAllReduceTask>(
-          group_, std::move(calls[i]), launch.buffers, effective(launch.timeout));
-      task->set_inputs(std::move(inputs[i]));
+      const std::chrono::milliseconds timeout = effective(launch.timeout);
       if (i < served.size() && served[i]) {
         tasks.push_back(served[i]->task());
-        task->set_offload(served[i], plans_);
+        tasks.push_back(std::make_shared<OffloadedTask<SparseAllReduceTask>>(
+            served[i], plans_, group_, std::move(calls[i]), launch.buffers, timeout));
+      } else {
+        tasks.push_back(std::make_shared<SparseAllReduceTask>(group_, std::move(calls[i]),
+                                                              launch.buffers, timeout));
+        tasks.back()->set_inputs(std::move(inputs[i]));
       }
-      tasks.push_back(task);
     }
     if (launch.buffers->device()) launch.buffers->write();
   } catch (const Error& error) {

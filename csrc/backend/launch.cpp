@@ -11,6 +11,7 @@
 #include "executor/collective/collective.h"
 #include "executor/collective/plan_call.h"
 #include "executor/residence/staged.h"
+#include "servers/offloaded_call.h"
 
 namespace q7x2 {
 namespace {
@@ -57,11 +58,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::launch(Launch&& launch) {
       const std::shared_ptr<OffloadedCall> served = attempt(launch, call);
       PlannedCall planned = served ? plan_call_alone(std::move(call), plans_, rank_, size_)
                                    : plan_call(std::move(call), plans_, rank_, size_);
-      auto task = CollectiveTask::make(group_, std::move(planned), launch.buffers,
-                                       effective(launch.timeout));
+      std::shared_ptr<CollectiveTask> task;
       if (served) {
         tasks.push_back(served->task());
-        task->set_offload(served);
+        task = std::make_shared<OffloadedTask<CollectiveTask>>(
+            served, plans_, group_, std::move(planned), launch.buffers, effective(launch.timeout));
+      } else {
+        task = CollectiveTask::make(group_, std::move(planned), launch.buffers,
+                                    effective(launch.timeout));
       }
       if (launch.buffers->device()) on_device.push_back(task);
       tasks.push_back(std::move(task));
