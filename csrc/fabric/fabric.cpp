@@ -226,7 +226,7 @@ void Fabric::validate() const {
     require_index(pairs[i].from, hosts.size(), "an end of " + name);
     require_index(pairs[i].to, hosts.size(), "an end of " + name);
     for (const double value : {pairs[i].alpha, pairs[i].alpha_spread, pairs[i].rate,
-                               pairs[i].rate_spread, pairs[i].solo}) {
+                               pairs[i].rate_spread, pairs[i].solo, pairs[i].window}) {
       require_quantity(value, "a figure of " + name);
     }
   }
