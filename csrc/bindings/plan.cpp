@@ -242,8 +242,10 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
         "algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
         "on_device"_a = static_cast<bool>(on_device[i]), "slice_bytes"_a = each.slice_bytes,
         "window"_a = each.window, "measured"_a = each.measured, "simulated"_a = each.is_simulated,
-        "seconds"_a = prediction.seconds, "first_slice_seconds"_a = prediction.first_slice_seconds,
-        "loads"_a = loads_of(prediction), "plans"_a = each.plans,
+        "seconds"_a = prediction.seconds,
+        "seconds_after_silence"_a = prediction.seconds_after_silence,
+        "first_slice_seconds"_a = prediction.first_slice_seconds, "loads"_a = loads_of(prediction),
+        "plans"_a = each.plans,
         "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
                                                    : py::object(py::int_(prediction.bottleneck))));
   }

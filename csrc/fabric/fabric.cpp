@@ -93,7 +93,7 @@ void require_connections(const Fabric& fabric) {
     require_index(fabric.pairs[i].to, fabric.hosts.size(), "an end of " + name);
     for (const double value :
          {fabric.pairs[i].alpha, fabric.pairs[i].alpha_spread, fabric.pairs[i].rate,
-          fabric.pairs[i].rate_spread, fabric.pairs[i].solo}) {
+          fabric.pairs[i].rate_spread, fabric.pairs[i].solo, fabric.pairs[i].window}) {
       require_quantity(value, "a figure of " + name);
     }
   }

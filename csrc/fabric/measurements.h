@@ -36,7 +36,8 @@ struct Measurements {
     double rate = 0;  ///< bytes a second
     double spread = 0;
     int wire = kShared;
-    double burst = 0;  ///< bytes that came at once, before the rest came at that rate
+    double burst = 0;   ///< bytes that came at once, before the rest came at that rate
+    double window = 0;  ///< bytes that one connection keeps on its way; 0: it fills its path
   };
 
   std::vector<int> host_of;  ///< by rank

@@ -538,7 +538,8 @@ def explain(
 
     Each has ``algorithm``, ``edges`` (that are coded), ``on_device`` (the device of float32 tensors
     codes them, if it has kernels), ``slice_bytes``, ``window``, ``seconds``
-    (predicted), ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
+    (predicted), ``seconds_after_silence`` (the same if TCP begins anew; 0 if it was not simulated),
+    ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use), ``bottleneck``, the index of the busiest load, or None, and ``plans``, a
     number that is equal for candidates that have the ranks do the same.

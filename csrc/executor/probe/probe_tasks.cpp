@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/probe/far_pairs.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
@@ -15,6 +16,8 @@ constexpr uint32_t kBurst = 2;
 constexpr uint32_t kAnswer = 3;
 constexpr uint32_t kData = 4;
 constexpr uint32_t kAcknowledgement = 5;
+constexpr uint32_t kTrain = 11;  // courier.cpp and clock_task.cpp have those between
+constexpr uint32_t kTaken = 12;
 
 constexpr int kMostPings = 300;
 constexpr int kWarmUp = 5;
@@ -22,9 +25,14 @@ constexpr int kLeastPings = 8;
 constexpr auto kPingTime = std::chrono::milliseconds(2);
 constexpr int kBurstLength = 32;
 constexpr int kBursts = 4;
+// Between far hosts.
+constexpr int kFarPings = 6;
+constexpr int kFarWarmUp = 2;
+constexpr int kFarBursts = 2;
 
 constexpr size_t kLeastWindow = size_t{64} << 10;
 constexpr size_t kMostWindow = size_t{8} << 20;
+constexpr size_t kMostFarWindow = size_t{32} << 20;
 constexpr double kWindowSeconds = 0.01;
 constexpr size_t kShortest = size_t{8} << 10;
 constexpr size_t kEnoughBytes = size_t{3} << 19;
@@ -132,13 +140,23 @@ void PingTask::begin(Locked& locked) {
 }
 
 void PingTask::ping(Locked& locked) {
-  const size_t count = round_trips_.size();
-  if (count <= kWarmUp) started_at_ = Clock::now();  // the first may have had to connect
-  last_ =
-      count + 1 >= kMostPings || (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
+  if (round_trips_.size() <= kWarmUp) started_at_ = Clock::now();  // the first may have to connect
+  last_ = 0;
+  if (has_enough()) last_ = is_between_far_hosts() ? kFarBursts : kBursts;
   receive(locked, kPing, &heard_, sizeof(heard_));
   ping_at_ = Clock::now();
   send(locked, kPing, &last_, sizeof(last_));
+}
+
+bool PingTask::has_enough() const {
+  const size_t count = round_trips_.size();
+  if (count + 1 >= kFarPings && is_between_far_hosts()) return true;
+  return count + 1 >= kMostPings ||
+         (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
+}
+
+bool PingTask::is_between_far_hosts() const {
+  return is_far(*std::min_element(round_trips_.begin() + 1, round_trips_.end()));
 }
 
 void PingTask::pong(Locked& locked) {
@@ -177,19 +195,20 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
       return;
     case kBurst:
       if (++burst_received_ % kBurstLength == 0) {
-        if (burst_received_ < kBursts * kBurstLength) expect_burst(locked);
+        if (burst_received_ < static_cast<int>(heard_) * kBurstLength) expect_burst(locked);
         send(locked, kAnswer, nullptr, 0);
       }
       return;
     case kAnswer:
       bursts_.push_back(seconds_between(burst_at_, Clock::now()));
-      if (bursts_.size() < kBursts) burst(locked);
+      if (bursts_.size() < last_) burst(locked);
       return;
   }
 }
 
 double PingTask::quantile_of_round_trips(double part) const {
-  return quantile({round_trips_.begin() + kWarmUp, round_trips_.end()}, part);
+  const int warm_up = is_between_far_hosts() ? kFarWarmUp : kWarmUp;
+  return quantile({round_trips_.begin() + warm_up, round_trips_.end()}, part);
 }
 
 double PingTask::round_trip() const {
@@ -209,13 +228,15 @@ double PingTask::overhead() const {
 // -------------------------------------------------------------------------------------- stream
 
 StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
-                       std::chrono::milliseconds timeout)
+                       double round_trip, std::chrono::milliseconds timeout)
     : Conversation(std::move(group), "stream", peer, wire, /*tiny=*/false, timeout),
       seconds_(seconds),
+      far_round_trip_(round_trip),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
       incoming_(std::make_unique<std::byte[]>(kLongest)),
-      arrivals_(seconds),
-      acknowledgements_(seconds) {}
+      arrivals_(seconds, round_trip),
+      acknowledgements_(seconds, round_trip),
+      pipe_(round_trip) {}
 
 void StreamTask::begin(Locked& locked) {
   for (int i = 0; i < kPosted; ++i) receive(locked, kData, incoming_.get(), kLongest);
@@ -223,24 +244,41 @@ void StreamTask::begin(Locked& locked) {
   fill(locked);
 }
 
+bool StreamTask::has_enough(TimePoint now) const {
+  if (far_round_trip_ > 0) return pipe_.is_full();
+  const double elapsed = acknowledgements_.seconds_at(now);
+  return elapsed >= seconds_ ||
+         (acknowledgements_.bytes() >= kEnoughBytes && elapsed >= kEnoughSeconds);
+}
+
+size_t StreamTask::window(TimePoint now) const {
+  if (far_round_trip_ > 0) {
+    const std::chrono::duration<double> round_trip(far_round_trip_);
+    const auto lately = static_cast<double>(acknowledgements_.bytes_since(
+        now - std::chrono::duration_cast<Clock::duration>(round_trip)));
+    const auto wanted = static_cast<size_t>(lately * (2 + kWindowSeconds / far_round_trip_));
+    return std::clamp(wanted, kLeastWindow, kMostFarWindow);
+  }
+  // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
+  const size_t acknowledged = acknowledgements_.bytes();
+  const double carried =
+      static_cast<double>(acknowledged) / std::max(acknowledgements_.seconds_at(now), 1e-6);
+  const double seconds = kWindowSeconds + 2 * round_trip_;
+  return std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * seconds)),
+                    kLeastWindow, kMostWindow);
+}
+
 void StreamTask::fill(Locked& locked) {
   if (finished_sending_ || is_over(locked)) return;
-  const double elapsed = acknowledgements_.seconds_at(Clock::now());
-  const size_t acknowledged = acknowledgements_.bytes();
-  if (elapsed >= seconds_ || (acknowledged >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
+  const TimePoint now = Clock::now();
+  if (has_enough(now)) {
     finished_sending_ = true;
     // An empty message for each receive that the peer has posted.
     for (int i = 0; i < kPosted; ++i) send(locked, kData, outgoing_.get(), 0);
     return;
   }
-  // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
-  const double carried = static_cast<double>(acknowledged) / std::max(elapsed, 1e-6);
-  // Between far hosts an acknowledgement says what the path carried a round trip ago. Twice that
-  // lets the window grow.
-  const double seconds = kWindowSeconds + 2 * round_trip_;
-  const size_t window =
-      std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * seconds)), kLeastWindow,
-                 kMostWindow);
+  const size_t acknowledged = acknowledgements_.bytes();
+  const size_t window = this->window(now);
   const size_t length = std::clamp(window / 8, kShortest, kLongest);
   while (!is_over(locked) && sent_ - acknowledged + length <= window) {
     unacknowledged_.push(length);
@@ -254,6 +292,7 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   if (channel == kAcknowledgement) {
     if (round_trip_ == 0) round_trip_ = seconds_between(began_, Clock::now());
     acknowledgements_.passed(Clock::now(), unacknowledged_.front());
+    pipe_.acknowledged(Clock::now(), acknowledgements_.bytes());
     unacknowledged_.pop();
     fill(locked);
     return;
@@ -264,6 +303,37 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   // Also behind the peer's first empty message: long ones before it may arrive after it, and each
   // empty one needs a receive, or it would be taken for the next stream's.
   receive(locked, kData, incoming_.get(), kLongest);
+}
+
+// --------------------------------------------------------------------------------------- train
+
+TrainTask::TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes,
+                     std::chrono::milliseconds timeout)
+    : Conversation(std::move(group), "train", peer, wire, /*tiny=*/false, timeout),
+      bytes_(bytes),
+      outgoing_(std::make_unique<std::byte[]>(bytes)),
+      incoming_(std::make_unique<std::byte[]>(bytes)) {}
+
+void TrainTask::begin(Locked& locked) {
+  for (int i = 0; i < kMessages; ++i) receive(locked, kTrain, incoming_.get(), bytes_);
+  send_next(locked);
+}
+
+void TrainTask::send_next(Locked& locked) {
+  ++sent_;
+  receive(locked, kTaken, nullptr, 0);
+  sent_at_ = Clock::now();
+  send(locked, kTrain, outgoing_.get(), bytes_);
+}
+
+void TrainTask::received(Locked& locked, uint32_t channel, size_t) {
+  if (channel == kTrain) {
+    send(locked, kTaken, nullptr, 0);
+    return;
+  }
+  const double took = seconds_between(sent_at_, Clock::now());
+  shortest_ = sent_ == 1 ? took : std::min(shortest_, took);
+  if (sent_ < kMessages) send_next(locked);
 }
 
 }  // namespace q7x2

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 namespace q7x2 {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 constexpr size_t kIgnoredBytes = size_t{512} << 10;
 constexpr double kIgnoredPart = 0.4;
 constexpr size_t kParts = 5;
+// Between far hosts: round trips that count, and how long one is at least, in seconds.
+constexpr int kRoundTrips = 3;
+constexpr double kShortestPart = 0.03;
 
 // A stream as a whole begins slowly on a fast link, and may pause once: less than the steady rate
 // by so much is no contradiction.
@@ -34,8 +38,33 @@ double StreamMeter::rate_between(const Note& from, const Note& to) {
          std::max(seconds_between(from.time, to.time), 1e-9);
 }
 
+size_t StreamMeter::bytes_since(TimePoint time) const {
+  const auto after =
+      std::upper_bound(notes_.begin(), notes_.end(), time,
+                       [](TimePoint since, const Note& note) { return since < note.time; });
+  return bytes() - (after == notes_.begin() ? 0 : std::prev(after)->bytes);
+}
+
+std::vector<double> StreamMeter::last_round_trips() const {
+  const std::chrono::duration<double> part(std::max(round_trip_, kShortestPart));
+  const TimePoint last = notes_.back().time;
+  std::vector<double> rates;
+  size_t later = 0;  // bytes that passed after the part
+  for (int i = 1; i <= kRoundTrips; ++i) {
+    const TimePoint begin = last - std::chrono::duration_cast<Clock::duration>(i * part);
+    if (begin < notes_.front().time) break;
+    const size_t since = bytes_since(begin);
+    rates.push_back(static_cast<double>(since - later) / part.count());
+    later = since;
+  }
+  if (rates.empty()) rates.push_back(whole_rate());
+  std::sort(rates.begin(), rates.end());
+  return rates;
+}
+
 std::vector<double> StreamMeter::part_rates() const {
   if (notes_.size() < 2) return {};
+  if (round_trip_ > 0) return last_round_trips();
   auto first = std::find_if(notes_.begin(), notes_.end(), [&](const Note& note) {
     return note.bytes >= kIgnoredBytes || seconds_at(note.time) >= kIgnoredPart * seconds_;
   });
@@ -64,6 +93,7 @@ double StreamMeter::spread() const {
 }
 
 double StreamMeter::burst() const {
+  if (round_trip_ > 0) return 0;
   const double rate = steady_rate();
   double most = 0;
   for (const Note& note : notes_) {

@@ -63,7 +63,7 @@ SimulatedPlans::SimulatedPlans(std::span<const Plan> all_plans, const Fabric& fa
   }
   match_messages();
   find_paths();
-  find_rates(fabric.burst);
+  find_rates();
   if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
     count_contributions();
   }
@@ -190,15 +190,14 @@ void SimulatedPlans::find_paths() {
   }
 }
 
-void SimulatedPlans::find_rates(double burst) {
+void SimulatedPlans::find_rates() {
   std::vector<int> senders(site.routes.resources().size());
   for (const uint32_t resource : hops) ++senders[resource];
   for (size_t i = 0; i < senders.size(); ++i) {
     const Routes::Resource& resource = site.routes.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates.push_back(resource.rate * (congests ? model::incast_share(senders[i]) : 1));
-    const bool can_burst = Routes::is_network(resource.kind) && std::isfinite(resource.rate);
-    bursts.push_back(can_burst ? burst : 0);
+    bursts.push_back(resource.burst);
     if (congests) incast_rate = std::min(incast_rate, resource.rate / senders[i]);
   }
 }

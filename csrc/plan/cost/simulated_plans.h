@@ -111,7 +111,7 @@ struct SimulatedPlans {
   /// Finds the receive of each send, and the other way round.
   void match_messages();
   void find_paths();
-  void find_rates(double burst);
+  void find_rates();
   /// Fills in `Task::contributions` and `coding_seconds`.
   void count_contributions();
 };
