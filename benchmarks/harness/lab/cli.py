@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from benchmarks.harness.arguments import explained
+from benchmarks.harness.arguments import add_options, explained, option
 from benchmarks.harness.lab import namespaces, wide_cli
 from benchmarks.harness.lab.hosts import STATE, Hosts, LabRun, remove, remove_stale
 from benchmarks.harness.lab.lab import Lab
@@ -23,19 +23,19 @@ from benchmarks.harness.processes import RanksFailed
 _CURRENT = STATE / "current"
 
 
-def add_topology_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
-    parser.add_argument("--hosts", type=int, default=hosts, help="virtual hosts")
-    parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
-    parser.add_argument("--racks", type=int, default=1, help="hosts fill the racks in order")
-    parser.add_argument("--uplink", help="rate of each rack's cable to the core switch")
-    parser.add_argument(
-        "--link",
+TOPOLOGY = {
+    "hosts": option(4, "virtual hosts"),
+    "rate": option("1gbit", "of each host's NIC, as tc spells it"),
+    "racks": option(1, "hosts fill the racks in order"),
+    "uplink": option(None, "rate of each rack's cable to the core switch"),
+    "link": option(
+        [],
+        "a private wire between two hosts; may be repeated",
         action="append",
         type=explained(Link.parse),
-        default=[],
         metavar="A:B:RATE",
-        help="a private wire between two hosts; may be repeated",
-    )
+    ),
+}
 
 
 def topology_from(args: argparse.Namespace) -> Topology:
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     up = commands.add_parser("up", help="bring a lab up; it stays until `lab down`")
-    add_topology_arguments(up)
+    add_options(up, TOPOLOGY)
     up.set_defaults(handler=_up)
 
     run = commands.add_parser("run", help="run a command as every rank of one job")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
-from benchmarks.harness import iperf, openmpi, startup
+from benchmarks.harness import iperf, openmpi, startup, study
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness.lab import LabError, Topology
 from benchmarks.harness.processor_quota import ProcessorQuota
@@ -177,7 +177,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
     monkeypatch.setattr(openmpi, "unavailable", lambda: "mpi4py is not installed")
     out = tmp_path / "sweep.json"
     arguments = ["--sizes", "4,4K", "--blocks", "2", "--block-seconds", "0.005", "--out", str(out)]
-    sweep.main(["--parts", "one-host", *arguments])
+    study.main(sweep, ["--parts", "one-host", *arguments])
     assert "Open MPI is left out: mpi4py is not installed" in capsys.readouterr().out
     (part,) = json.loads(out.read_text())["parts"]
     assert [cell["size"] for cell in part["cells"]] == [4, 4096]
@@ -191,7 +191,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
     # The other part of an earlier run stays, and the measured one is replaced.
     earlier = {**part, "name": "four-hosts", "link_bytes_per_second": 1.25e8}
     out.write_text(json.dumps({"parts": [earlier, {**part, "cells": part["cells"][:1]}]}))
-    sweep.main(["--parts", "one-host", *arguments])
+    study.main(sweep, ["--parts", "one-host", *arguments])
     one, four = json.loads(out.read_text())["parts"]
     assert (one["name"], four) == ("one-host", earlier)
     assert len(one["cells"]) == 2
@@ -199,7 +199,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
 
 def test_an_unknown_part_of_a_sweep_is_named() -> None:
     with pytest.raises(ValueError, match="no part two-hosts; there are one-host, four-hosts"):
-        sweep.main(["--parts", "two-hosts"])
+        study.main(sweep, ["--parts", "two-hosts"])
 
 
 def test_a_quota_has_members_may_change_and_leaves_nothing() -> None:
