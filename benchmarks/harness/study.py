@@ -6,7 +6,8 @@ A study is a module of `benchmarks.studies`. Its docstring is the protocol. It h
 - what it measures, one of
 
   - `measure(args)`: returns the results, or yields them again and again as they grow
-  - `rows(args)`: yields rows
+  - `rows(args)`: yields rows. With `KEY`, what names a row, rows of earlier runs stay in the file
+    unless there are new ones of the same name.
   - `PARTS`: by name, functions of args, each of which returns a part of the results. `--parts` is
     added; parts that are not measured stay as the file has them.
 
@@ -15,7 +16,8 @@ A study is a module of `benchmarks.studies`. Its docstring is the protocol. It h
 - `rank_main(spec)`, if it needs ranks: see ranks.py
 - `write_more(out, results)`, if it writes files beside the results
 
-Results are written whenever there are new ones, so a run that was stopped keeps what it measured.
+All files are written whenever there are new results, so a run that is stopped keeps what it has
+measured.
 """
 
 from __future__ import annotations
@@ -54,10 +56,10 @@ def main(study: ModuleType, argv: list[str]) -> None:
     body: dict[str, Any] = {}
     for body in _bodies(study, args):
         report.write_json(args.out, machine, body)
+        if hasattr(study, "write_more"):
+            study.write_more(args.out, {"machine": machine, **body})
     if not body:
         return  # what was there is all that was asked for
-    if hasattr(study, "write_more"):
-        study.write_more(args.out, {"machine": machine, **body})
     console = report.console()
     report.print_facts(console, machine)
     for line in [] if hasattr(study, "rows") else lines_of(study, body):
@@ -66,17 +68,18 @@ def main(study: ModuleType, argv: list[str]) -> None:
 
 def _bodies(study: ModuleType, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The results, whenever there are new ones."""
+    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
     if hasattr(study, "PARTS"):
-        earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
         for part in args.parts:
             earlier[part] = study.PARTS[part](args)
             yield {name: earlier[name] for name in study.PARTS if name in earlier}
     elif hasattr(study, "rows"):
-        rows = []
+        key = getattr(study, "KEY", None)
+        rows = {key(row): row for row in earlier.get("rows", ())} if key else {}
         for row in study.rows(args):
-            rows.append(row)
+            rows[key(row) if key else len(rows)] = row
             print(*lines_of(study, {"rows": [row]}), sep="\n", flush=True)
-            yield {"rows": rows}
+            yield {"rows": list(rows.values())}
     elif inspect.isgeneratorfunction(study.measure):
         yield from study.measure(args)
     else:

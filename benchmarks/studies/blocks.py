@@ -61,9 +61,6 @@ def row_lines(case: dict[str, Any]) -> Iterator[str]:
         yield text
 
 
-# ---- one process --------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Returns the figures of each share of zeros."""
     store, rank = servers.open_store(), int(os.environ["RANK"])

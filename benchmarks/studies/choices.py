@@ -18,6 +18,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -96,6 +97,7 @@ OPTIONS = {
     "orders": option(6, "of the hosts, drawn if there are more"),
     "seed": option(0, "of the orders"),
 }
+KEY = itemgetter("network")
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -166,9 +168,6 @@ COLUMNS: report.Columns = (
     ("takes", lambda row: f"{1e3 * best(row)[1]:.0f} ms"),
     ("ratio", lambda row: f"{row['default'] / best(row)[1]:.2f}"),
 )
-
-
-# ---- one rank -----------------------------------------------------------------------------------
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:

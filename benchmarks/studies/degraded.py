@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -62,6 +63,7 @@ OPTIONS = {
     "kib": option(4096, "of the buffer"),
     "turns": option(3, "of both jobs"),
 }
+KEY = itemgetter("what")
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -120,9 +122,6 @@ COLUMNS: report.Columns = (
     ("planned by a fresh probe", _step("fresh", "after")),
     ("ratio", lambda row: f"{ratio(row):.2f}"),
 )
-
-
-# ---- one rank -----------------------------------------------------------------------------------
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:

@@ -108,9 +108,6 @@ def _in_sequence(pairs: list[dict[str, float]]) -> float:
     return (link + 2 * OVERLAP_BYTES / COPY_RATE) / link
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns what a rank has measured or counted for a part."""
     sys.path.insert(0, str(ROOT / "tests" / "python"))

@@ -79,9 +79,6 @@ def _cost(way: dict[str, Any]) -> str:
     return f"{report.duration(way['seconds'])} (CPU {report.duration(way['cpu_seconds'])})"
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the figures of each size."""
     dist.init_process_group(GLOO)

@@ -67,9 +67,6 @@ def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
     )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 Step = Callable[[Any], Any]
 
 

@@ -108,9 +108,6 @@ def row_lines(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the figures; those of ways are per step."""
     dist.init_process_group("q7x2")

@@ -75,9 +75,6 @@ def measure_training(args: argparse.Namespace) -> dict[str, Any]:
     return {"what": args.what, "case": args.case, "ranks": count, "gpus": gpus, **found}
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the figures of a part; seconds are medians of the slowest rank's."""
     args = argparse.Namespace(**spec)

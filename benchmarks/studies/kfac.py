@@ -84,9 +84,6 @@ def sentence(label: str, runs: list[dict[str, Any]]) -> str:
     return f"{label:6} {steps:6.0f} steps, {report.duration(seconds):>8} to the target"
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the trainings of one seed by optimizer, and the bytes of the inverses."""
     dist.init_process_group("q7x2")

@@ -108,9 +108,6 @@ class Stopper:
                 return
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 class Training:
     """One method on this rank, as calls of :meth:`step`."""
 

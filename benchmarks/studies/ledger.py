@@ -109,9 +109,6 @@ def lines(body: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Returns the mean times of the turns."""
     pairs = spec["pairs"]

@@ -95,9 +95,6 @@ def divergence_sentence(result: dict[str, Any]) -> str:
     )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the result of a part."""
     dist.init_process_group("q7x2")

@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import q7x2
@@ -41,6 +42,7 @@ OPTIONS = {
     "pause": option(PAUSE, "seconds before each change"),
     "algorithms": list(ALGORITHMS),
 }
+KEY = itemgetter("hosts")
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -122,9 +124,6 @@ def row_lines(row: dict[str, Any]) -> list[str]:
         f"{row['calm']['seconds']:.0f} s (goal: 0)",
         *(f"  {each}" for each in row["changing"]["reasons"]),
     ]
-
-
-# ---- one rank -----------------------------------------------------------------------------------
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:

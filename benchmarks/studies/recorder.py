@@ -58,9 +58,6 @@ def row_lines(row: dict[str, Any]) -> Iterator[str]:
     )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, list[float]]:
     """Returns the medians of the turns."""
     rank = int(os.environ["RANK"])

@@ -61,9 +61,6 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ---- one process --------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Returns the figures of both jobs on the first rank of all."""
     rank = int(os.environ["RANK"])

@@ -56,9 +56,6 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ---- one process --------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the figures of a rank that is none of a server."""
     rank, store = int(os.environ["RANK"]), servers.open_store()

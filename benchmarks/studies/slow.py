@@ -51,9 +51,6 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the figures of each method."""
     dist.init_process_group("q7x2")

@@ -97,9 +97,6 @@ def row_lines(row: dict[str, Any]) -> Iterator[str]:
         yield f"{phase}: {ratio:.3f} x, {report.verdict(ratio <= GOAL)}"
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     import torch
     import torch.distributed as dist

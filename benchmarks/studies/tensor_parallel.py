@@ -79,9 +79,6 @@ def row_lines(case: dict[str, Any]) -> Iterator[str]:
         )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns the figures."""
     dist.init_process_group("gloo")

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness import RESULTS, facts, ranks, report
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processor_quota import ProcessorQuota
+from tests.diagnoses.processor_quota import ProcessorQuota
 
 GOAL = 19  # of 20
 GUILTY = 1
