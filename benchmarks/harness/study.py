@@ -17,7 +17,8 @@ A study is a module of `benchmarks.studies`. Its docstring is the protocol. It h
 - `write_more(out, results)`, if it writes files beside the results
 
 All files are written whenever there are new results, so a run that is stopped keeps what it has
-measured.
+measured. What an earlier run has measured is kept with the facts of its machine: a row as its
+`machine`, a part in `machines`.
 """
 
 from __future__ import annotations
@@ -70,12 +71,17 @@ def _bodies(study: ModuleType, args: argparse.Namespace) -> Iterator[dict[str, A
     """The results, whenever there are new ones."""
     earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
     if hasattr(study, "PARTS"):
+        machines = {name: earlier["machine"] for name in study.PARTS if name in earlier}
+        machines |= earlier.get("machines", {})
         for part in args.parts:
             earlier[part] = study.PARTS[part](args)
-            yield {name: earlier[name] for name in study.PARTS if name in earlier}
+            machines.pop(part, None)
+            known = {name: earlier[name] for name in study.PARTS if name in earlier}
+            yield {**known, **({"machines": machines} if machines else {})}
     elif hasattr(study, "rows"):
         key = getattr(study, "KEY", None)
-        rows = {key(row): row for row in earlier.get("rows", ())} if key else {}
+        kept = earlier.get("rows", ()) if key else ()
+        rows = {key(row): {"machine": earlier["machine"], **row} for row in kept}
         for row in study.rows(args):
             rows[key(row) if key else len(rows)] = row
             print(*lines_of(study, {"rows": [row]}), sep="\n", flush=True)

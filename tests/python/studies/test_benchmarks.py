@@ -279,7 +279,9 @@ def test_the_options_of_a_study_have_the_types_of_their_defaults(tmp_path: Path)
 
 def test_a_study_that_is_stopped_keeps_its_rows_and_those_of_earlier_runs(tmp_path: Path) -> None:
     out = tmp_path / "made_up.json"
-    out.write_text(json.dumps({"rows": [{"name": "a", "n": 1}, {"name": "b", "n": 1}]}))
+    before = {"cpu": "another one"}
+    measured = [{"name": "a", "n": 1}, {"name": "b", "n": 1}]
+    out.write_text(json.dumps({"machine": before, "rows": measured}))
 
     def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"name": "b", "n": 2}
@@ -294,6 +296,7 @@ def test_a_study_that_is_stopped_keeps_its_rows_and_those_of_earlier_runs(tmp_pa
         study.main(made, ["--out", str(out)])
     body = json.loads(out.read_text())
     assert study.lines_of(made, body) == ["a 1", "b 2", "c 2"]
+    assert [row.get("machine") for row in body["rows"]] == [before, None, None]
     del made.KEY  # then a run replaces the rows
     with pytest.raises(KeyboardInterrupt):
         study.main(made, ["--out", str(out)])
@@ -302,7 +305,8 @@ def test_a_study_that_is_stopped_keeps_its_rows_and_those_of_earlier_runs(tmp_pa
 
 def test_parts_that_are_not_measured_stay(tmp_path: Path) -> None:
     out = tmp_path / "made_up.json"
-    out.write_text(json.dumps({"first": 1, "second": 1, "unknown": 1}))
+    before = {"cpu": "another one"}
+    out.write_text(json.dumps({"machine": before, "first": 1, "second": 1, "unknown": 1}))
     parts = {"first": lambda args: 2, "second": lambda args: 2}
     made = _study(PARTS=parts, lines=lambda body: [])
     study.main(made, ["--out", str(out), "--parts", "second"])
@@ -310,7 +314,10 @@ def test_parts_that_are_not_measured_stay(tmp_path: Path) -> None:
     assert {name: each for name, each in body.items() if name != "machine"} == {
         "first": 1,
         "second": 2,
+        "machines": {"first": before},
     }
+    study.main(made, ["--out", str(out)])
+    assert "machines" not in json.loads(out.read_text())
 
 
 RANK = """
