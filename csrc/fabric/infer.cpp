@@ -166,8 +166,9 @@ void set_costs(const std::vector<Measurements::Ping>& pings, const std::vector<i
       if (ping.crosses_numa != crossing) continue;
       if (near[static_cast<size_t>(ping.a)] != near[static_cast<size_t>(ping.b)]) continue;
       round_trips.push_back(ping.round_trip);
-      overheads.push_back(ping.overhead);
+      if (!is_far(ping.round_trip)) overheads.push_back(ping.overhead);
     }
+    if (overheads.empty()) overheads.push_back(cost.overhead);  // the default
     if (!round_trips.empty()) cost = cost_of(median(round_trips), median(overheads));
     if (inside && cost.measured) {
       cost.alpha = std::max(cost.alpha, kLeastAlpha);
@@ -224,7 +225,6 @@ void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fab
 }
 
 /// Of the pairs between two far groups a few have streamed: the others have the windows of those.
-/// Windows that may well be equal are equal, so that no pair seems better by chance.
 void set_windows(Fabric& fabric) {
   const auto racks_of = [&](const Fabric::Pair& pair) {
     return std::pair(fabric.hosts[static_cast<size_t>(pair.from)].rack,

@@ -8,6 +8,13 @@
 
 namespace q7x2 {
 
+/// Whether hosts are far from each other. Between others TCP's slow start is over within
+/// milliseconds, and a message costs more CPU time than its way takes.
+inline bool is_far(double round_trip) {
+  constexpr double kFarRoundTrip = 2e-3;  // seconds
+  return round_trip > kFarRoundTrip;
+}
+
 /// What a probe measured. Hosts are numbered in the order of their first ranks.
 struct Measurements {
   /// The wires that a flow or ping can be made over: the network that all hosts share, or beside it
@@ -26,7 +33,7 @@ struct Measurements {
     int b = 0;
     double round_trip = 0;  ///< seconds, with little disturbance
     double spread = 0;      ///< interquartile range over the median
-    double overhead = 0;    ///< seconds for each of many messages sent at once
+    double overhead = 0;    ///< seconds for each of many messages sent at once; of near hosts
     int wire = kShared;
     bool crosses_numa = false;  ///< between two NUMA nodes of one host
   };

@@ -26,8 +26,10 @@ constexpr double kLongestStream = 0.3;
 constexpr double kShortestStream = 0.12;
 // Pairs that are measured again, alone.
 constexpr size_t kMostSuspects = 8;
-// How often a figure that scatters is measured.
+// How often a figure that scatters is measured, and a stream between far hosts, which takes a dozen
+// round trips.
 constexpr int kAttempts = 3;
+constexpr int kFarAttempts = 2;
 
 class Conductor {
  public:
@@ -153,8 +155,11 @@ class Conductor {
   /// As above. All meetings are repeated, because their streams compete for cables.
   std::vector<Measurements::Flow> stream(const std::vector<Meeting>& meetings, double seconds,
                                          Wire wire = Wire::kShared) {
+    const bool has_far = std::ranges::any_of(
+        meetings, [&](const Meeting& meeting) { return is_far(round_trip(meeting)); });
+    const int attempts = meetings.empty() ? 0 : has_far ? kFarAttempts : kAttempts;
     std::vector<Measurements::Flow> best;
-    for (int attempt = 0; attempt < kAttempts && !meetings.empty(); ++attempt) {
+    for (int attempt = 0; attempt < attempts; ++attempt) {
       const std::vector<Measurements::Flow> now = stream_once(meetings, seconds, wire);
       if (best.empty()) best = now;
       for (size_t i = 0; i < now.size(); ++i) {
@@ -167,62 +172,95 @@ class Conductor {
     return best;
   }
 
-  /// Two flows for each meeting, there and back.
+  /// Two flows for each meeting, there and back. Far hosts stream while near ones do, first there
+  /// and then back.
   std::vector<Measurements::Flow> stream_once(const std::vector<Meeting>& meetings, double seconds,
                                               Wire wire) {
     std::vector<std::pair<Meeting, Order>> orders;
+    std::vector<Meeting> far;
     for (const Meeting& meeting : meetings) {
-      const double round_trip = wire == Wire::kShared ? this->round_trip(meeting) : 0;
-      orders.emplace_back(meeting, Order{.act = Order::Act::kStream,
-                                         .wire = static_cast<int32_t>(wire),
-                                         .seconds = seconds,
-                                         .round_trip = is_far(round_trip) ? round_trip : 0});
+      const bool goes_one_way = wire == Wire::kShared && is_far(round_trip(meeting));
+      if (goes_one_way) far.push_back(meeting);
+      orders.emplace_back(meeting, stream_order(meeting, seconds, wire, goes_one_way));
     }
     const auto reports = meet(orders);
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
       for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
-        const auto& [received, spread, unused, burst] = reports.at(to).figures;
-        const double acknowledged = reports.at(from).figures[2];
-        flows.push_back({.from = host_of(from),
-                         .to = host_of(to),
-                         .rate = confirmed_rate(received, acknowledged),
-                         .spread = spread,
-                         .wire = static_cast<int>(wire),
-                         .burst = burst});
+        flows.push_back(flow_of(from, to, reports, wire));
       }
     }
-    send_trains(orders, flows);
+    if (far.empty()) return flows;
+    std::vector<FarStream> measured;
+    std::vector<double> spreads;
+    for (const bool goes_back : {false, true}) {
+      std::vector<Meeting> way = far;
+      if (goes_back) {
+        for (auto& [from, to] : way) std::swap(from, to);
+      }
+      orders.clear();
+      for (const Meeting& meeting : way) {
+        orders.emplace_back(meeting, stream_order(meeting, seconds, wire, true));
+      }
+      send_trains(way, goes_back ? meet(orders) : reports, measured, spreads);
+    }
+    const auto found = far_flows(measured, sites_of(ranks_of_.size(), measured_.pings));
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto same = std::ranges::find_if(flows, [&](const Measurements::Flow& flow) {
+        return flow.from == measured[i].from && flow.to == measured[i].to;
+      });
+      same->rate = found[i].rate;
+      same->window = found[i].window;
+      same->spread = spreads[i];
+    }
     return flows;
   }
 
-  /// Between far hosts: the rates of the paths, while their connections are warm. `flows`: two for
-  /// each of `streams`.
-  void send_trains(std::vector<std::pair<Meeting, Order>> streams,
-                   std::vector<Measurements::Flow>& flows) {
-    std::vector<size_t> first_flow;
-    std::vector<std::pair<Meeting, Order>> trains;
-    for (size_t i = 0; i < streams.size(); ++i) {
-      auto& [meeting, order] = streams[i];
-      if (order.round_trip == 0) continue;
-      const double slower = std::min(flows[2 * i].rate, flows[2 * i + 1].rate);
-      order.act = Order::Act::kTrain;
-      order.bytes = train_bytes(slower, order.round_trip);
-      first_flow.push_back(2 * i);
-      trains.push_back(streams[i]);
+  Order stream_order(const Meeting& meeting, double seconds, Wire wire, bool is_far) const {
+    return {.act = Order::Act::kStream,
+            .wire = static_cast<int32_t>(wire),
+            .seconds = seconds,
+            .round_trip = is_far ? round_trip(meeting) : 0};
+  }
+
+  Measurements::Flow flow_of(int from, int to, const std::map<int, Report>& reports,
+                             Wire wire) const {
+    const auto& [received, spread, unused, burst] = reports.at(to).figures;
+    const double acknowledged = reports.at(from).figures[2];
+    return {.from = host_of(from),
+            .to = host_of(to),
+            .rate = confirmed_rate(received, acknowledged),
+            .spread = spread,
+            .wire = static_cast<int>(wire),
+            .burst = burst};
+  }
+
+  /// From the first of two far hosts to the second: what a path takes, while its connection is
+  /// warm. `streams`: what their streams reported.
+  void send_trains(const std::vector<Meeting>& far, const std::map<int, Report>& streams,
+                   std::vector<FarStream>& measured, std::vector<double>& spreads) {
+    std::vector<std::pair<Meeting, Order>> orders;
+    const size_t first = measured.size();
+    for (const Meeting& meeting : far) {
+      const auto flow = flow_of(meeting.first, meeting.second, streams, Wire::kShared);
+      const double round_trip = this->round_trip(meeting);
+      const uint64_t bytes = train_bytes(flow.rate, round_trip);
+      orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .bytes = bytes});
+      measured.push_back({.from = flow.from,
+                          .to = flow.to,
+                          .warm = flow.rate,
+                          .round_trip = round_trip,
+                          .bytes = bytes});
+      spreads.push_back(flow.spread);
     }
-    if (trains.empty()) return;
-    const auto reports = meet(trains);
-    for (size_t i = 0; i < trains.size(); ++i) {
-      const auto& [meeting, order] = trains[i];
-      for (const auto& [sender, at] :
-           {std::pair(meeting.first, first_flow[i]), {meeting.second, first_flow[i] + 1}}) {
-        Measurements::Flow& flow = flows[at];
-        const double seconds = reports.at(sender).figures[0];
-        const FarFlow found = far_flow(flow.rate, order.round_trip, order.bytes, seconds);
-        flow.rate = found.rate;
-        flow.window = found.window;
-      }
+    const auto reports = meet(orders);
+    for (size_t i = 0; i < far.size(); ++i) {
+      measured[first + i].seconds = reports.at(far[i].first).figures[0];
+      auto& m = measured[first + i];
+      if (getenv("DBG"))
+        fprintf(stderr, "DBG %d->%d c %.1f rtt %.2f B %zu T %.2f r %.1f spread %.2f\n", m.from,
+                m.to, m.warm / 1e6, 1e3 * m.round_trip, (size_t)m.bytes, 1e3 * m.seconds,
+                m.bytes / 1e6 / (m.seconds - m.round_trip), spreads[first + i]);
     }
   }
 
@@ -272,7 +310,8 @@ class Conductor {
     const double seconds = std::clamp(kStreamBudget / static_cast<double>(rounds.size()),
                                       kShortestStream, kLongestStream);
     for (const auto& round : rounds) ping(leaders(round));
-    const auto streamed = streamed_rounds(rounds, ranks_of_.size(), measured_.pings);
+    const std::vector<int> sites = sites_of(ranks_of_.size(), measured_.pings);
+    const auto streamed = streamed_rounds(rounds, sites, measured_.pings);
     for (size_t i = 0; i < rounds.size(); ++i) {
       measured_.rounds.push_back(stream(leaders(streamed[i]), seconds));
       measure_private_links(leaders(rounds[i]), seconds);
@@ -297,8 +336,12 @@ class Conductor {
   }
 
   /// Pairs that were slower than their hosts and racks: alone each shows whether it is so itself.
+  /// Far ones have a path of their own already, and would take seconds.
   void measure_suspects() {
-    for (const Meeting& pair : slow_pairs(measured_, kMostSuspects)) measure_alone(leaders({pair}));
+    for (const Meeting& pair : slow_pairs(measured_, kMostSuspects)) {
+      const std::vector<Meeting> meeting = leaders({pair});
+      if (!is_far(round_trip(meeting.front()))) measure_alone(meeting);
+    }
   }
 
   void measure_pairs() {

@@ -18,7 +18,7 @@ struct Order {
 
   Act act = Act::kEnd;
   int32_t peer = -1;
-  int32_t first = 0;
+  int32_t first = 0;  ///< who begins a ping; between far hosts who sends: streams go one way there
   int32_t wire = 0;
   double seconds = 0;     ///< of a stream
   double round_trip = 0;  ///< of a stream to a far host: seconds; 0: the host is near
@@ -28,7 +28,7 @@ static_assert(std::is_trivially_copyable_v<Order>);
 
 /// What a conversation has measured. A ping: round trip, spread, overhead. A stream: of what came,
 /// rate and spread; the rate that was acknowledged of what went; the burst of what came. A train:
-/// the shortest time from a message to its acknowledgement.
+/// the time from a message to its acknowledgement, at the end that sends.
 struct Report {
   std::array<double, 4> figures{};
 };

@@ -73,11 +73,15 @@ class Participant {
 
   Report stream(const Order& order, Wire wire) {
     const auto task = std::make_shared<StreamTask>(group_, order.peer, wire, order.seconds,
-                                                   order.round_trip, timeout_of(wire));
+                                                   far_of(order), timeout_of(wire));
     if (!run_over(wire, task)) return {};
     const StreamMeter& arrivals = task->arrivals();
     return {{arrivals.steady_rate(), arrivals.spread(), task->acknowledgements().confirmed(),
              arrivals.burst()}};
+  }
+
+  static StreamTask::Far far_of(const Order& order) {
+    return {.round_trip = order.round_trip, .sends = order.first != 0};
   }
 
   Report train(const Order& order, Wire wire) {
@@ -85,10 +89,10 @@ class Participant {
       throw Error(ErrorCode::kMismatch,
                   "the probe wants messages of " + std::to_string(order.bytes) + " bytes", 0);
     }
-    const auto task =
-        std::make_shared<TrainTask>(group_, order.peer, wire, order.bytes, timeout_of(wire));
+    const auto task = std::make_shared<TrainTask>(group_, order.peer, wire, order.bytes,
+                                                  order.first != 0, timeout_of(wire));
     if (!run_over(wire, task)) return {};
-    return {{task->shortest(), 0, 0, 0}};
+    return {{task->seconds(), 0, 0, 0}};
   }
 
   std::shared_ptr<MessageTask> message(MessageTask::Direction direction, int peer, uint32_t tag,

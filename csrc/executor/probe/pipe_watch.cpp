@@ -24,6 +24,11 @@ void PipeWatch::acknowledged(TimePoint now, size_t bytes) {
   ++rounds_;
 }
 
+size_t PipeWatch::window() const {
+  const size_t more = without_growth_ == 0 ? bytes_ : static_cast<size_t>(2 * best_ * seconds_);
+  return std::min(kLeastWindow + more, kMostWindow);
+}
+
 bool PipeWatch::is_full() const {
   return without_growth_ >= kEnough || rounds_ >= kMostRounds || bytes_ >= kMostBytes;
 }

@@ -21,13 +21,18 @@ class PipeWatch {
   void acknowledged(TimePoint now, size_t bytes);
   /// Also true after so many round trips or bytes that a stream has to end.
   bool is_full() const;
+  /// Bytes that may be on the way: as many more as have been acknowledged, so that TCP can double
+  /// what it sends; once it grows no more, twice as many as the best round trip brought.
+  size_t window() const;
 
  private:
   static constexpr double kShortestRound = 0.03;  // seconds
   static constexpr double kGrows = 1.25;
   static constexpr int kEnough = 3;
-  static constexpr int kMostRounds = 16;
+  static constexpr int kMostRounds = 14;
   static constexpr size_t kMostBytes = size_t{64} << 20;
+  static constexpr size_t kLeastWindow = size_t{64} << 10;
+  static constexpr size_t kMostWindow = size_t{32} << 20;
 
   const double seconds_;  // of a round
   TimePoint began_{};     // the round

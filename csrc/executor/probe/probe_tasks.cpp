@@ -28,11 +28,9 @@ constexpr int kBursts = 4;
 // Between far hosts.
 constexpr int kFarPings = 6;
 constexpr int kFarWarmUp = 2;
-constexpr int kFarBursts = 2;
 
 constexpr size_t kLeastWindow = size_t{64} << 10;
 constexpr size_t kMostWindow = size_t{8} << 20;
-constexpr size_t kMostFarWindow = size_t{32} << 20;
 constexpr double kWindowSeconds = 0.01;
 constexpr size_t kShortest = size_t{8} << 10;
 constexpr size_t kEnoughBytes = size_t{3} << 19;
@@ -142,7 +140,7 @@ void PingTask::begin(Locked& locked) {
 void PingTask::ping(Locked& locked) {
   if (round_trips_.size() <= kWarmUp) started_at_ = Clock::now();  // the first may have to connect
   last_ = 0;
-  if (has_enough()) last_ = is_between_far_hosts() ? kFarBursts : kBursts;
+  if (has_enough()) last_ = is_between_far_hosts() ? 1 : kBursts;
   receive(locked, kPing, &heard_, sizeof(heard_));
   ping_at_ = Clock::now();
   send(locked, kPing, &last_, sizeof(last_));
@@ -221,44 +219,43 @@ double PingTask::spread() const {
 }
 
 double PingTask::overhead() const {
+  // A burst has more packets than TCP sends at first, so it takes several round trips.
+  if (is_between_far_hosts()) return 0;
   const double burst = *std::min_element(bursts_.begin(), bursts_.end());
   return std::max(0.0, burst - round_trip()) / kBurstLength;
 }
 
 // -------------------------------------------------------------------------------------- stream
 
-StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
-                       double round_trip, std::chrono::milliseconds timeout)
+StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, Far far,
+                       std::chrono::milliseconds timeout)
     : Conversation(std::move(group), "stream", peer, wire, /*tiny=*/false, timeout),
       seconds_(seconds),
-      far_round_trip_(round_trip),
+      far_(far),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
       incoming_(std::make_unique<std::byte[]>(kLongest)),
-      arrivals_(seconds, round_trip),
-      acknowledgements_(seconds, round_trip),
-      pipe_(round_trip) {}
+      arrivals_(seconds, far.round_trip),
+      acknowledgements_(seconds, far.round_trip),
+      pipe_(far.round_trip) {}
 
 void StreamTask::begin(Locked& locked) {
-  for (int i = 0; i < kPosted; ++i) receive(locked, kData, incoming_.get(), kLongest);
+  const bool is_one_way = far_.round_trip > 0;
+  for (int i = 0; i < kPosted && !(is_one_way && far_.sends); ++i) {
+    receive(locked, kData, incoming_.get(), kLongest);
+  }
   began_ = Clock::now();
-  fill(locked);
+  if (!is_one_way || far_.sends) fill(locked);
 }
 
 bool StreamTask::has_enough(TimePoint now) const {
-  if (far_round_trip_ > 0) return pipe_.is_full();
+  if (far_.round_trip > 0) return pipe_.is_full();
   const double elapsed = acknowledgements_.seconds_at(now);
   return elapsed >= seconds_ ||
          (acknowledgements_.bytes() >= kEnoughBytes && elapsed >= kEnoughSeconds);
 }
 
 size_t StreamTask::window(TimePoint now) const {
-  if (far_round_trip_ > 0) {
-    const std::chrono::duration<double> round_trip(far_round_trip_);
-    const auto lately = static_cast<double>(acknowledgements_.bytes_since(
-        now - std::chrono::duration_cast<Clock::duration>(round_trip)));
-    const auto wanted = static_cast<size_t>(lately * (2 + kWindowSeconds / far_round_trip_));
-    return std::clamp(wanted, kLeastWindow, kMostFarWindow);
-  }
+  if (far_.round_trip > 0) return pipe_.window();
   // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
   const size_t acknowledged = acknowledgements_.bytes();
   const double carried =
@@ -307,23 +304,25 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
 
 // --------------------------------------------------------------------------------------- train
 
-TrainTask::TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes,
+TrainTask::TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes, bool sends,
                      std::chrono::milliseconds timeout)
     : Conversation(std::move(group), "train", peer, wire, /*tiny=*/false, timeout),
       bytes_(bytes),
-      outgoing_(std::make_unique<std::byte[]>(bytes)),
-      incoming_(std::make_unique<std::byte[]>(bytes)) {}
+      sends_(sends),
+      buffer_(std::make_unique<std::byte[]>(bytes)) {}
 
 void TrainTask::begin(Locked& locked) {
-  for (int i = 0; i < kMessages; ++i) receive(locked, kTrain, incoming_.get(), bytes_);
-  send_next(locked);
+  if (sends_) {
+    send_next(locked);
+    return;
+  }
+  for (int i = 0; i < kMessages; ++i) receive(locked, kTrain, buffer_.get(), bytes_);
 }
 
 void TrainTask::send_next(Locked& locked) {
-  ++sent_;
   receive(locked, kTaken, nullptr, 0);
   sent_at_ = Clock::now();
-  send(locked, kTrain, outgoing_.get(), bytes_);
+  send(locked, kTrain, buffer_.get(), bytes_);
 }
 
 void TrainTask::received(Locked& locked, uint32_t channel, size_t) {
@@ -331,9 +330,12 @@ void TrainTask::received(Locked& locked, uint32_t channel, size_t) {
     send(locked, kTaken, nullptr, 0);
     return;
   }
-  const double took = seconds_between(sent_at_, Clock::now());
-  shortest_ = sent_ == 1 ? took : std::min(shortest_, took);
-  if (sent_ < kMessages) send_next(locked);
+  times_.push_back(seconds_between(sent_at_, Clock::now()));
+  if (times_.size() < kMessages) send_next(locked);
+}
+
+double TrainTask::seconds() const {
+  return quantile(times_, 0.5);
 }
 
 }  // namespace q7x2

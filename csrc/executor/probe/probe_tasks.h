@@ -85,7 +85,7 @@ class PingTask final : public Conversation {
   /// Seconds: the lower quartile, since whatever else runs on the machine only adds.
   double round_trip() const;
   double spread() const;    ///< interquartile range over the median
-  double overhead() const;  ///< seconds for each message of the fastest burst
+  double overhead() const;  ///< seconds for each message of the fastest burst; far hosts: 0
 
  private:
   void begin(Locked& locked) override;
@@ -112,16 +112,22 @@ class PingTask final : public Conversation {
 };
 
 /// Both ends send as fast as the other takes it, for a time; each measures what it receives and
-/// what is acknowledged to it.
+/// what is acknowledged to it. Between far hosts one end sends, because acknowledgements would wait
+/// behind what the other one has in its buffers.
 ///
 /// What is on the way is bounded by acknowledgements, so that a slow link need not be drained for
 /// long: at least kLeastWindow, at most what the link has been seen to carry in some milliseconds.
-/// Between far hosts it may be twice what the last round trip carried, so that TCP can double it.
+/// Between far hosts PipeWatch says how much.
 class StreamTask final : public Conversation {
  public:
-  /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed. With a
-  /// `round_trip`, in seconds, the hosts are far from each other: it ends when the pipe is full.
-  StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, double round_trip,
+  struct Far {
+    double round_trip = 0;  ///< seconds; 0: the hosts are near
+    bool sends = false;     ///< and the peer does not
+  };
+
+  /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed; between far
+  /// hosts when the pipe is full.
+  StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, Far far,
              std::chrono::milliseconds timeout);
 
   // Only after `done`. What arrived here, and what the peer acknowledged of what went.
@@ -140,7 +146,7 @@ class StreamTask final : public Conversation {
   size_t window(TimePoint now) const;
 
   const double seconds_;
-  const double far_round_trip_;  // 0: the hosts are near
+  const Far far_;
   std::unique_ptr<std::byte[]> outgoing_;
   std::unique_ptr<std::byte[]> incoming_;  // all messages land here: nobody reads them
 
@@ -155,17 +161,18 @@ class StreamTask final : public Conversation {
   double round_trip_ = 0;  // of the first message, in seconds
 };
 
-/// Both ends send a few long messages, each when the one before has been acknowledged. Other work
-/// on the machine only makes that longer, so the shortest time counts.
+/// One end sends a few long messages, each when the one before has been acknowledged. The shortest
+/// may have had a path to itself that several pairs share, so the median counts.
 class TrainTask final : public Conversation {
  public:
-  static constexpr uint64_t kMostBytes = uint64_t{2} << 20;
+  static constexpr uint64_t kMostBytes = uint64_t{4} << 20;
 
-  TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes,
+  TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes, bool sends,
             std::chrono::milliseconds timeout);
 
-  /// Seconds from a message to its acknowledgement. Only after `done`.
-  double shortest() const { return shortest_; }
+  /// Seconds from a message to its acknowledgement, the median; 0 at the other end. Only after
+  /// `done`.
+  double seconds() const;
 
  private:
   static constexpr int kMessages = 3;
@@ -175,11 +182,10 @@ class TrainTask final : public Conversation {
   void send_next(Locked& locked);
 
   const size_t bytes_;
-  std::unique_ptr<std::byte[]> outgoing_;
-  std::unique_ptr<std::byte[]> incoming_;
-  int sent_ = 0;
+  const bool sends_;
+  std::unique_ptr<std::byte[]> buffer_;
   TimePoint sent_at_;
-  double shortest_ = 0;
+  std::vector<double> times_;
 };
 
 }  // namespace q7x2

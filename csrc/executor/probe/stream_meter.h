@@ -40,9 +40,6 @@ class StreamMeter {
   /// Since the first bytes passed.
   double seconds_at(TimePoint now) const;
 
-  /// Bytes that passed after `time`.
-  size_t bytes_since(TimePoint time) const;
-
   /// Bytes a second after the beginning: the median of parts with equally many messages, so that a
   /// pause counts in one of them only. Between far hosts parts are the last round trips, because a
   /// window passes in each. 0 where less than two messages passed.
@@ -66,6 +63,7 @@ class StreamMeter {
   static double rate_between(const Note& from, const Note& to);
   std::vector<double> part_rates() const;
   std::vector<double> last_round_trips() const;
+  size_t bytes_since(TimePoint time) const;
 
   const double seconds_;
   const double round_trip_;
