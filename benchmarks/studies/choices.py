@@ -52,8 +52,14 @@ class Network:
         return self.placement or tuple(range(self.topology.hosts))
 
 
-def _links(*pairs: tuple[int, int]) -> tuple[Link, ...]:
-    return tuple(Link(a, b, "200mbit") for a, b in pairs)
+def _linked(hosts: int, *pairs: tuple[int, int]) -> Network:
+    """Private links that are four times as fast as the NICs."""
+    links = tuple(Link(a, b, "200mbit") for a, b in pairs)
+    return Network(Topology(hosts=hosts, rate="50mbit", links=links))
+
+
+def _slow_pair(lab: Lab) -> None:
+    lab.set_pair_rate(0, 1, "20mbit")
 
 
 def _slow_nics(lab: Lab) -> None:
@@ -61,36 +67,19 @@ def _slow_nics(lab: Lab) -> None:
     lab.set_rate(3, "100mbit")
 
 
+_SWITCH = Topology(hosts=4, rate="200mbit")
+_RACKS = Topology(hosts=4, rate="200mbit", racks=2, uplink="50mbit")
+_TORUS = ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5))
 NETWORKS = {
-    "one switch": Network(Topology(hosts=4, rate="200mbit")),
-    "two racks": Network(
-        Topology(hosts=4, rate="200mbit", racks=2, uplink="50mbit"), placement=(0, 2, 1, 3)
-    ),
-    "slow pair": Network(
-        Topology(hosts=4, rate="200mbit"), lambda lab: lab.set_pair_rate(0, 1, "20mbit")
-    ),
-    "slow pair of hosts of two ranks": Network(
-        Topology(hosts=4, rate="200mbit"),
-        lambda lab: lab.set_pair_rate(0, 1, "20mbit"),
-        (0, 0, 1, 1, 2, 2, 3, 3),
-    ),
-    "private links in a ring": Network(
-        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (2, 1), (1, 3), (3, 0)))
-    ),
-    "private links of some": Network(
-        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (1, 3)))
-    ),
-    "unequal NICs": Network(Topology(hosts=4, rate="200mbit"), _slow_nics),
-    "torus": Network(
-        Topology(
-            hosts=6,
-            rate="50mbit",
-            links=_links(*((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5))),
-        )
-    ),
+    "one switch": Network(_SWITCH),
+    "two racks": Network(_RACKS, placement=(0, 2, 1, 3)),
+    "slow pair": Network(_SWITCH, _slow_pair),
+    "slow pair of hosts of two ranks": Network(_SWITCH, _slow_pair, (0, 0, 1, 1, 2, 2, 3, 3)),
+    "private links in a ring": _linked(4, (0, 2), (2, 1), (1, 3), (3, 0)),
+    "private links of some": _linked(4, (0, 2), (1, 3)),
+    "unequal NICs": Network(_SWITCH, _slow_nics),
+    "torus": _linked(6, *_TORUS),
 }
-
-
 OPTIONS = {
     "only": option(list(NETWORKS), choices=NETWORKS),
     "kib": option(512, "of the buffer"),
