@@ -12,7 +12,7 @@
 #include "executor/probe/pipe_watch.h"
 #include "executor/probe/stream_meter.h"
 #include "executor/probe/tournament.h"
-#include "fabric/near_groups.h"
+#include "fabric/linkage.h"
 
 namespace q7x2 {
 namespace {
@@ -92,22 +92,80 @@ TEST(FarPairs, AWatchWaitsAsLongAsTheRateGrows) {
   EXPECT_TRUE(watch.is_full());
 }
 
+/// A stream at `warm` bytes per second over a path of `path`, as its train has seen it.
+FarStream stream_of(int from, int to, double warm, double path, double round_trip = 100e-3) {
+  const uint64_t bytes = train_bytes(warm, round_trip);
+  return {from, to, warm, round_trip, bytes, round_trip + static_cast<double>(bytes) / path};
+}
+
 TEST(FarPairs, WhatFillsThePathHasNoWindow) {
-  const FarFlow flow = far_flow(120e6, 20e-3, 1'000'000, 20e-3 + 8e-3);
-  EXPECT_NEAR(flow.rate, 125e6, 1);
-  EXPECT_EQ(flow.window, 0);
+  const auto flows =
+      far_flows({stream_of(0, 1, 120e6, 125e6), stream_of(1, 0, 110e6, 125e6)}, {0, 1});
+  for (const FarFlow& flow : flows) {
+    EXPECT_NEAR(flow.rate, 125e6, 1);
+    EXPECT_EQ(flow.window, 0);
+  }
 }
 
 TEST(FarPairs, WhatIsSlowerThanThePathIsBoundedByItsWindow) {
-  const FarFlow flow = far_flow(30e6, 100e-3, 1'000'000, 100e-3 + 8e-3);
-  EXPECT_NEAR(flow.rate, 125e6, 1);
-  EXPECT_NEAR(flow.window, 3e6, 1);
+  const auto flows =
+      far_flows({stream_of(0, 1, 30e6, 125e6), stream_of(1, 0, 29e6, 120e6)}, {0, 1});
+  EXPECT_NEAR(flows[0].rate, 125e6, 1);
+  EXPECT_NEAR(flows[1].rate, 120e6, 1);
+  for (const FarFlow& flow : flows) EXPECT_NEAR(flow.window, 3e6, 1);
+}
+
+TEST(FarPairs, DirectionsOfALineHaveTheirOwnRates) {
+  const auto flows =
+      far_flows({stream_of(0, 1, 12e6, 12.5e6), stream_of(1, 0, 2.4e6, 2.5e6)}, {0, 1});
+  EXPECT_NEAR(flows[0].rate, 12.5e6, 1);
+  EXPECT_NEAR(flows[1].rate, 2.5e6, 1);
+  for (const FarFlow& flow : flows) EXPECT_EQ(flow.window, 0);
+}
+
+// Two pairs of hosts between two sites: one got nearly all of the line while both streamed.
+TEST(FarPairs, ALineThatIsFullIsSharedEqually) {
+  const auto flows =
+      far_flows({stream_of(0, 2, 120e6, 80e6), stream_of(1, 3, 2e6, 60e6)}, {0, 0, 1, 1});
+  for (const FarFlow& flow : flows) {
+    EXPECT_NEAR(flow.rate, 61e6, 1);
+    EXPECT_EQ(flow.window, 0);
+  }
+}
+
+TEST(FarPairs, WindowsAreFoundWhilePairsCompeteForALine) {
+  const auto flows = far_flows({stream_of(0, 2, 27e6, 60e6), stream_of(1, 3, 26e6, 60e6),
+                                stream_of(2, 0, 26e6, 58e6), stream_of(3, 1, 24e6, 60e6)},
+                               {0, 0, 1, 1});
+  for (const FarFlow& flow : flows) {
+    EXPECT_NEAR(flow.rate, 60e6, 3e6);
+    EXPECT_NEAR(flow.window, 2.7e6, 1);
+  }
+}
+
+TEST(FarPairs, AWindowThatIsSmallByChanceDoesNotCount) {
+  const auto bounded =
+      far_flows({stream_of(0, 1, 30e6, 125e6), stream_of(1, 0, 1e6, 300e6)}, {0, 1});
+  for (const FarFlow& flow : bounded) {
+    EXPECT_NEAR(flow.rate, 125e6, 1);
+    EXPECT_NEAR(flow.window, 3e6, 1);
+  }
+  const auto full = far_flows({stream_of(0, 1, 110e6, 125e6), stream_of(1, 0, 4e6, 19e6)}, {0, 1});
+  for (const FarFlow& flow : full) {
+    EXPECT_NEAR(flow.rate, 125e6, 1);
+    EXPECT_EQ(flow.window, 0);
+  }
 }
 
 TEST(FarPairs, AMessageThatSeemsToTakeNoTimeIsNoInfiniteRate) {
-  const FarFlow flow = far_flow(30e6, 100e-3, 1'000'000, 99e-3);
-  EXPECT_GT(flow.rate, 1e9);
-  EXPECT_LT(flow.rate, 1e11);
+  const auto flows = far_flows({{0, 1, 30e6, 100e-3, 1'000'000, 99e-3}}, {0, 1});
+  EXPECT_GT(flows[0].rate, 1e9);
+  EXPECT_LT(flows[0].rate, 1e11);
+}
+
+TEST(FarPairs, HostsThatAreAllFarFromEachOtherAreSitesOfTheirOwn) {
+  EXPECT_EQ(sites_of(2, {{0, 1, 0.1, 0.1, 0}}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(sites_of(2, {{0, 1, 1e-4, 0.1, 0}}), (std::vector<int>{0, 0}));
 }
 
 TEST(FarPairs, TrainsFitIntoWhatIsOnTheWayAndTakeLittleTime) {
@@ -136,7 +194,7 @@ TEST(FarPairs, EachTwoSitesStreamInOneRoundAndNearHostsInAll) {
   for (const std::vector<int>& sites : std::vector<std::vector<int>>{
            {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 2, 2}, {0, 1, 1, 1, 1}}) {
     const auto rounds = tournament(static_cast<int>(sites.size()), 16);
-    const auto streamed = streamed_rounds(rounds, sites.size(), pings_of(sites));
+    const auto streamed = streamed_rounds(rounds, sites, pings_of(sites));
     ASSERT_EQ(streamed.size(), rounds.size());
     std::map<HostPair, std::set<size_t>> rounds_of;  // by two sites
     size_t near = 0;
@@ -166,7 +224,7 @@ TEST(FarPairs, EachTwoSitesStreamInOneRoundAndNearHostsInAll) {
 
 TEST(FarPairs, OfTwoSitesTheRoundCountsInWhichMostMeet) {
   const std::vector<int> sites{0, 0, 1, 1};
-  const auto streamed = streamed_rounds(tournament(4, 16), sites.size(), pings_of(sites));
+  const auto streamed = streamed_rounds(tournament(4, 16), sites, pings_of(sites));
   size_t most = 0;
   for (const auto& round : streamed) most = std::max(most, round.size());
   EXPECT_EQ(most, 2U);
@@ -175,13 +233,13 @@ TEST(FarPairs, OfTwoSitesTheRoundCountsInWhichMostMeet) {
 TEST(FarPairs, HostsThatAreAllFarFromEachOtherAllStream) {
   const std::vector<int> sites{0, 1, 2, 3};
   const auto rounds = tournament(4, 16);
-  EXPECT_EQ(streamed_rounds(rounds, sites.size(), pings_of(sites)), rounds);
+  EXPECT_EQ(streamed_rounds(rounds, sites, pings_of(sites)), rounds);
 }
 
 TEST(FarPairs, NearHostsAllStream) {
   const std::vector<int> sites{0, 0, 0, 0, 0};
   const auto rounds = tournament(5, 16);
-  EXPECT_EQ(streamed_rounds(rounds, sites.size(), pings_of(sites)), rounds);
+  EXPECT_EQ(streamed_rounds(rounds, sites, pings_of(sites)), rounds);
 }
 
 }  // namespace

@@ -151,9 +151,14 @@ TEST(Simulator, WhatAWindowHoldsPassesAtTheRateOfTheRoute) {
   constexpr double kWindow = 2.0 * kMiB;
   fabric.pairs = {{.from = 0, .to = 1, .alpha = 50e-3, .window = kWindow}};
   EXPECT_NEAR(seconds(kMiB), without, 1e-9);
-  // The rest passes at a window for each round trip.
+  // Four windows: the last one leaves three round trips after the first.
   EXPECT_GT(seconds(8 * kMiB), 1.5 * long_without);
-  EXPECT_NEAR(seconds(8 * kMiB), 50e-3 + (8 * kMiB - kWindow) / (kWindow / 100e-3), 20e-3);
+  EXPECT_NEAR(seconds(8 * kMiB), 50e-3 + 3 * 100e-3 + kWindow / kRate, 1e-3);
+  EXPECT_NEAR(seconds(3 * kMiB), 50e-3 + 100e-3 + kMiB / kRate, 1e-3);
+  // It is the same in slices.
+  const SimulatedCall in_slices{8 * kMiB, kMiB / 4, 16};
+  EXPECT_NEAR(simulate("direct", Collective::kBroadcast, fabric, in_slices, 0).seconds_after_pause,
+              seconds(8 * kMiB), 5e-3);
   // Calls in a row have no window left over from a pause.
   const Prediction in_a_row =
       simulate("direct", Collective::kBroadcast, fabric, {8 * kMiB, 8 * kMiB, 1}, 0);

@@ -256,11 +256,6 @@ class Conductor {
     const auto reports = meet(orders);
     for (size_t i = 0; i < far.size(); ++i) {
       measured[first + i].seconds = reports.at(far[i].first).figures[0];
-      auto& m = measured[first + i];
-      if (getenv("DBG"))
-        fprintf(stderr, "DBG %d->%d c %.1f rtt %.2f B %zu T %.2f r %.1f spread %.2f\n", m.from,
-                m.to, m.warm / 1e6, 1e3 * m.round_trip, (size_t)m.bytes, 1e3 * m.seconds,
-                m.bytes / 1e6 / (m.seconds - m.round_trip), spreads[first + i]);
     }
   }
 

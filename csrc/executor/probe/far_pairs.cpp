@@ -68,7 +68,7 @@ std::vector<FarFlow> far_flows(const std::vector<FarStream>& streams,
   std::map<HostPair, Line> best;  // by two sites: of both directions the one with more on its way
   for (const auto& [between, line] : lines) {
     Line& so_far = best[unordered(between.first, between.second)];
-    if (line.has_more_on_its_way(so_far)) so_far = line;
+    if (so_far.streams == 0 || line.has_more_on_its_way(so_far)) so_far = line;
   }
   std::vector<FarFlow> flows;
   for (const FarStream& stream : streams) {

@@ -1,6 +1,7 @@
 #include "plan/cost/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -337,7 +338,8 @@ double CostModel::seconds_after_pause(const SimulatedCall& call) const {
                 longest / std::max(call.window, 1)});
   double waiting = 0;  // for acknowledgements, of what the windows do not hold
   for (const Window& window : windows_) {
-    waiting = std::max(waiting, (window.share * bytes - window.bytes) / window.rate);
+    const double round_trips = std::ceil(window.share * bytes / window.bytes) - 1;
+    waiting = std::max(waiting, round_trips * window.bytes / window.rate);
   }
   return begin.back() + std::max((bytes / slice - 1) * each, waiting) + selection(call);
 }

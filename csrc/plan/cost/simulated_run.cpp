@@ -50,6 +50,11 @@ SimulatedRun::SimulatedRun(const SimulatedPlans& plans, const SimulatedCall& cal
     machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
   }
   for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = plans_.bursts[i];
+  for (size_t i = 0; i < wires_.size(); ++i) {
+    const Routes::Resource& of = plans_.site.routes.resources()[i];
+    if (of.kind != Routes::Kind::kWindow) continue;
+    windows_.emplace(i, SlidingWindow(of.burst, of.burst / of.rate));
+  }
   if (call.after_silence) connections_.resize(plans.paths.size());
   slices_.resize(num_slices_);
   done_.resize(num_slices_);
@@ -221,6 +226,10 @@ void SimulatedRun::hop(const Event& event) {
   const SimulatedPlans::Task& message = plans_.tasks[event.op];
   const SimulatedPlans::Path& path = plans_.paths[message.route];
   const size_t resource = plans_.resource(path, event.hop);
+  if (const auto window = windows_.find(resource); window != windows_.end()) {
+    pass_window(event, window->second);
+    return;
+  }
   Wire& wire = wires_[resource];
   const double bytes = message_bytes({event.slice, event.op});
   const double rate = plans_.rate(resource, bytes);
@@ -244,6 +253,18 @@ void SimulatedRun::hop(const Event& event) {
     push(arriving(resource), end + plans_.costs[path.cost].alpha, Kind::kArrival,
          {event.slice, event.op});
   }
+}
+
+// It is the last resource of its path.
+void SimulatedRun::pass_window(const Event& event, SlidingWindow& window) {
+  const SimulatedPlans::Path& path = plans_.paths[plans_.tasks[event.op].route];
+  const size_t resource = plans_.resource(path, event.hop);
+  const double bytes = message_bytes({event.slice, event.op});
+  wires_[resource].busy += bytes / plans_.rates[resource];
+  wires_[resource].bytes += bytes;
+  const double end = window.pass(now_, event.end, bytes);
+  push(arriving(resource), end + plans_.costs[path.cost].alpha, Kind::kArrival,
+       {event.slice, event.op});
 }
 
 void SimulatedRun::enqueue(Work work) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "plan/cost/event_queue.h"
@@ -12,6 +13,7 @@
 #include "plan/cost/model.h"
 #include "plan/cost/part_lengths.h"
 #include "plan/cost/simulated_plans.h"
+#include "plan/cost/sliding_window.h"
 #include "plan/ir/dag_window.h"
 
 namespace q7x2 {
@@ -134,6 +136,8 @@ class SimulatedRun {
   void dispatch(Work send);
   /// When the last byte leaves its host, by what TCP allows.
   double slow_start(const SimulatedPlans::Task& message, double bytes);
+  /// The window of a connection lets a message pass.
+  void pass_window(const Event& event, SlidingWindow& window);
   void hop(const Event& event);
 
   // CPU.
@@ -156,7 +160,8 @@ class SimulatedRun {
   std::vector<Rank> ranks_;
   std::vector<Machine> machines_;
   std::vector<Wire> wires_;
-  std::vector<Connection> connections_;  // by path; empty: they are warm
+  std::vector<Connection> connections_;                // by path; empty: they are warm
+  std::unordered_map<size_t, SlidingWindow> windows_;  // by resource
   std::vector<uint32_t> turns_;
   std::vector<std::unique_ptr<Slice>> slices_;
   std::vector<double> done_;  // by slice: when its last rank was through
