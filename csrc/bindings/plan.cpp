@@ -354,8 +354,7 @@ void bind_plan(py::module_& module) {
   module.def(
       "exchange_algorithms",
       [](std::string algorithms) {
-        return or_value_error(
-            [&] { return ProcessGroupQ7x2::exchange_algorithms(std::move(algorithms)); });
+        return or_value_error([&] { return exchange_algorithms_of_thread(std::move(algorithms)); });
       },
       "algorithms"_a,
       "Forces the algorithms of this thread's collectives; returns what was forced before.");

@@ -23,10 +23,11 @@ class OffloadedCall::Vote final : public Prerequisite {
     memory()[0] = std::byte{verdicts_->word_of(*attempt_->grant(), attempt_->error())};
     return nullptr;
   }
-  void absorb(Locked& locked) override {
+  std::unique_ptr<Job> absorb(Locked& locked) override {
     if (is_needed(locked)) {
       was_served_ = verdicts_->take(locked, std::to_integer<uint8_t>(memory()[0]));
     }
+    return nullptr;
   }
   bool was_served() const { return was_served_; }
 

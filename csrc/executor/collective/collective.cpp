@@ -198,9 +198,9 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
 void CollectiveTask::worked(Locked& locked, Job& job) {
   if (&job == moving_.get()) {
     moved(locked);
-  } else if (&job == contribution_.get()) {
+  } else if (&job == preparation_.get()) {
     job.check();
-    contribution_.reset();
+    preparation_.reset();
     inputs_arrived(locked);
   } else if (&job == selection_.get()) {
     job.check();

@@ -19,8 +19,8 @@
 // for this rank's device alone, so ranks never wait for each other in a circle. A place in the
 // window is used again when all receivers are done with what was staged for its slice.
 //
-// Before the first slice the elements may have to enter their residence, and the codec to select
-// what is sent. After the last one the elements may have to leave.
+// Before the first slice the input may have to be prepared, the elements to enter their residence,
+// and the codec to select what is sent. After the last one the elements may have to leave.
 #pragma once
 
 #include <array>
@@ -67,6 +67,8 @@ class CollectiveTask : public Task {
 
   /// Before it is submitted: where its elements are. Without it: in host memory.
   void set_residence(std::unique_ptr<Residence> residence);
+  /// Before it is submitted: `what` precedes it, directly. Not if its codec balances parts.
+  void set_prerequisite(std::shared_ptr<Prerequisite> what);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
@@ -113,6 +115,8 @@ class CollectiveTask : public Task {
   static std::shared_ptr<CollectiveTask> make_prerequisite(std::shared_ptr<Group> group,
                                                            std::shared_ptr<Prerequisite> what,
                                                            std::chrono::milliseconds timeout);
+  /// What the choice for the call needs to precede it.
+  std::shared_ptr<CollectiveTask> plan_prerequisite();
   /// False until the prerequisite is complete. Then it is absorbed.
   bool absorbs_prerequisite(Locked& locked);
   /// Of a prerequisite: false as long as this rank has not said what it has to say, and if nobody
@@ -160,7 +164,7 @@ class CollectiveTask : public Task {
   std::shared_ptr<Prerequisite> purpose_;           // if this is a prerequisite: what it is for
   std::weak_ptr<const Task> call_of_prerequisite_;  // then: the call
   bool is_asked_ = false;                           // for its contribution
-  std::unique_ptr<Job> contribution_;               // until it has run
+  std::unique_ptr<Job> preparation_;                // until its input or contribution is made
   bool lacks_rank_ = false;                         // it goes wrong because a rank has left
   size_t most_slices_ = SIZE_MAX;                   // in progress at once
   std::unique_ptr<ResidenceJob> moving_;            // as long as elements enter or leave

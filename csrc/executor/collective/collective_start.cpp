@@ -64,28 +64,37 @@ std::shared_ptr<CollectiveTask> CollectiveTask::before(const Task& call,
   return task;
 }
 
+void CollectiveTask::set_prerequisite(std::shared_ptr<Prerequisite> what) {
+  prerequisite_ = make_prerequisite(group_pointer(), std::move(what), timeout());
+}
+
 // If it cannot be made, the call is submitted all the same, so that its group fails with it.
 std::shared_ptr<Task> CollectiveTask::prerequisite(Locked& locked) {
-  if (purpose_) return prerequisite_;
   run_.count(locked);
-  if (prerequisite_) {
-    prerequisite_->call_of_prerequisite_ = weak_from_this();
+  if (prerequisite_) prerequisite_->call_of_prerequisite_ = weak_from_this();
+  if (run_.entry()->prerequisite_of(run_.number()) == PlanCache::Entry::Prerequisite::kNone) {
     return prerequisite_;
   }
-  if (run_.entry()->prerequisite_of(run_.number()) == PlanCache::Entry::Prerequisite::kNone) {
-    return nullptr;
-  }
   try {
-    for (auto& what : prerequisites_of(run_.plans(), run_.entry(), run_.number(),
-                                       static_cast<uint32_t>(run_.fingerprint()))) {
-      auto next = before(*this, std::move(what));
-      next->prerequisite_ = std::exchange(prerequisite_, nullptr);
-      prerequisite_ = std::move(next);
-    }
+    // The Plan comes first. So the call itself absorbs what was given to it.
+    std::shared_ptr<CollectiveTask>* first = &prerequisite_;
+    while (*first) first = &(*first)->prerequisite_;
+    *first = plan_prerequisite();
   } catch (...) {
     no_prerequisite_ = std::current_exception();
   }
   return prerequisite_;
+}
+
+std::shared_ptr<CollectiveTask> CollectiveTask::plan_prerequisite() {
+  std::shared_ptr<CollectiveTask> last;
+  for (auto& what : prerequisites_of(run_.plans(), run_.entry(), run_.number(),
+                                     static_cast<uint32_t>(run_.fingerprint()))) {
+    auto next = before(*this, std::move(what));
+    next->prerequisite_ = std::exchange(last, nullptr);
+    last = std::move(next);
+  }
+  return last;
 }
 
 // Tasks of a group begin in their order. So whatever precedes this call has brought its news, and
@@ -94,7 +103,7 @@ bool CollectiveTask::absorbs_prerequisite(Locked& locked) {
   if (no_prerequisite_) std::rethrow_exception(no_prerequisite_);
   if (!prerequisite_) return true;
   if (!prerequisite_->done()) return false;
-  prerequisite_->purpose_->absorb(locked);
+  preparation_ = prerequisite_->purpose_->absorb(locked);
   prerequisite_.reset();
   return true;
 }
@@ -107,10 +116,10 @@ bool CollectiveTask::has_contributed(Locked& locked) {
       finish(locked);
       return false;
     }
-    contribution_ = purpose_->contribute(locked, group());
-    if (contribution_) enqueue(locked, *contribution_, Prerequisite::kJobBytes);
+    preparation_ = purpose_->contribute(locked, group());
+    if (preparation_) enqueue(locked, *preparation_, Prerequisite::kJobBytes);
   }
-  return is_asked_ && !contribution_;
+  return is_asked_ && !preparation_;
 }
 
 bool CollectiveTask::is_hopeless() const {
@@ -160,12 +169,17 @@ void CollectiveTask::start(Locked& locked) {
     return;
   }
   const size_t slices = run_.slicing().num_slices();
-  if (slices == 0 || run_.plan().ops.empty()) {
+  const bool has_ops = slices > 0 && !run_.plan().ops.empty();
+  if (preparation_) {
+    enqueue(locked, *preparation_, run_.slicing().bytes());
+  } else if (!has_ops) {
     finish(locked);
     return;
   }
   const SharedStaging& staging = blocks_.staging();
-  dag_ = DagWindow(run_.plan(), slices, staging ? staging.places() : window(), &memory_);
+  if (has_ops) {
+    dag_ = DagWindow(run_.plan(), slices, staging ? staging.places() : window(), &memory_);
+  }
   if (purpose_ && !purpose_->names_late()) record(locked).warn_at = TimePoint::max();
   if (run_.residence().enters()) {
     moving_ = std::make_unique<ResidenceJob>(run_.residence(), run_.for_residence(),
@@ -176,6 +190,11 @@ void CollectiveTask::start(Locked& locked) {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
+  if (preparation_) return;
+  if (dag_.num_slices() == 0) {
+    finish(locked);
+    return;
+  }
   if (purpose_ && !has_contributed(locked)) return;
   if (moving_) {
     if (!is_moving_ && run_.residence().has_arrived()) move(locked);

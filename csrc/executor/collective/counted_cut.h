@@ -28,10 +28,11 @@ class CountedCut final : public Prerequisite {
     std::memcpy(memory().data(), counts.data(), counts.size_bytes());
   }
 
-  void absorb(Locked&) override {
+  std::unique_ptr<Job> absorb(Locked&) override {
     std::vector<int32_t> counts(memory().size() / sizeof(int32_t));
     std::memcpy(counts.data(), memory().data(), memory().size());
     slicing_.balance(counts);
+    return nullptr;
   }
 
  private:

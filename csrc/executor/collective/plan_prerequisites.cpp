@@ -21,7 +21,10 @@ class Announcement final : public Prerequisite {
     if (entry_->is_settled()) plans_->publish(*entry_, memory());
   }
 
-  void absorb(Locked&) override { plans_->settle(*entry_, memory()); }
+  std::unique_ptr<Job> absorb(Locked&) override {
+    plans_->settle(*entry_, memory());
+    return nullptr;
+  }
 
  private:
   static PlannedCall broadcast(const std::shared_ptr<PlanCache>& plans, uint32_t agreed) {
@@ -50,7 +53,7 @@ class TuningRound final : public Prerequisite {
 
   bool is_needed(Locked&) const override { return is_needed(); }
   std::unique_ptr<Job> contribute(Locked& locked, Group& group) override;
-  void absorb(Locked& locked) override;
+  std::unique_ptr<Job> absorb(Locked& locked) override;
 
  private:
   /// Rank 0's planning for rates that have changed.
@@ -117,15 +120,16 @@ std::unique_ptr<Job> TuningRound::contribute(Locked& locked, Group& group) {
   return std::make_unique<Planning>(*this);
 }
 
-void TuningRound::absorb(Locked&) {
-  if (!is_needed()) return;
-  if (topic_ != Topic::kTimes) {
+std::unique_ptr<Job> TuningRound::absorb(Locked&) {
+  if (!is_needed()) return nullptr;
+  if (topic_ == Topic::kTimes) {
+    Refinement::Figures slowest;
+    std::memcpy(slowest.data(), memory().data(), sizeof(slowest));
+    entry_->tune(number_, slowest);
+  } else {
     plans_->take_rate_sample(*entry_, number_, memory());
-    return;
   }
-  Refinement::Figures slowest;
-  std::memcpy(slowest.data(), memory().data(), sizeof(slowest));
-  entry_->tune(number_, slowest);
+  return nullptr;
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 //   announcement   broadcast            rank 0: its choices          the choices for its kind
 //   tuning round   all-reduce           what it has measured         which choice is next
 //   counts         all-reduce, sum      numbers of elements it sends where its parts are cut
+//   first half     all-reduce           for example maxima           what its input is made from
 //   vote           all-reduce, max      how an attempt went          who has the result
 //
 // The first two are about Plans (plan_prerequisites.h), counts balance the parts of a call
-// (counted_cut.h), and votes are about servers (servers/offloaded_call.h). The call waits for its
-// turn until the collective is complete, and then absorbs it.
+// (counted_cut.h), a first half comes before calls whose input depends on it (derived_input.h), and
+// votes are about servers (servers/offloaded_call.h). The call waits for its turn until the
+// collective is complete, and then absorbs it.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +39,8 @@ class Prerequisite {
   /// `planned`: the collective, without regions. It is in place, in `bytes` bytes that this object
   /// keeps.
   Prerequisite(PlannedCall planned, size_t bytes);
+  /// `planned`: the collective, over memory that this object keeps.
+  explicit Prerequisite(PlannedCall planned) : planned_(std::move(planned)) {}
   virtual ~Prerequisite() = default;
   Prerequisite(const Prerequisite&) = delete;
   Prerequisite& operator=(const Prerequisite&) = delete;
@@ -55,8 +59,9 @@ class Prerequisite {
 
   // For the call that it precedes.
 
-  /// Takes over what all ranks have said, when the collective has succeeded.
-  virtual void absorb(Locked& locked) = 0;
+  /// Takes over what all ranks have said, when the collective has succeeded. Returns a job that the
+  /// call needs before it begins; null: it needs none.
+  virtual std::unique_ptr<Job> absorb(Locked& locked) = 0;
 
  protected:
   std::span<std::byte> memory() { return memory_; }
