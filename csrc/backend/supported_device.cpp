@@ -4,8 +4,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "device/accelerators.h"
-
 namespace q7x2 {
 namespace {
 

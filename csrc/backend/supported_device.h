@@ -3,7 +3,7 @@
 
 #include <c10/core/Device.h>
 
-#include "device/stream_calls.h"
+#include "device/accelerators.h"
 
 namespace q7x2 {
 
