@@ -77,8 +77,7 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::launch(CallBuilder&& builder) {
     std::vector<std::shared_ptr<InputLatch>> inputs;
     if (buffers.device()) inputs = read_inputs(builder, residence != nullptr);
     for (TensorCall& each : builder.calls) {
-      auto task = add_task(builder, each, tasks);
-      if (buffers.device()) on_device.push_back(std::move(task));
+      if (auto task = add_task(builder, each, tasks)) on_device.push_back(std::move(task));
     }
     if (buffers.device()) {
       const auto outputs = buffers.write();
@@ -121,8 +120,10 @@ std::shared_ptr<CollectiveTask> GroupCalls::add_task(CallBuilder& builder, Tenso
     task->set_prerequisite(std::make_shared<DerivedInput>(
         plan_call(std::move(first), parts_.plans, rank(), size()), std::move(derive)));
   }
-  tasks.push_back(task);
-  return task;
+  std::shared_ptr<CollectiveTask> on_device;
+  if (builder.buffers->device()) on_device = task;
+  tasks.push_back(std::move(task));
+  return on_device;
 }
 
 // The copy is made in the caller's thread, before the attempt begins to overwrite its input.

@@ -94,7 +94,8 @@ class GroupCalls {
   void set_hook(std::shared_ptr<CompletionHook> hook) { hook_ = std::move(hook); }
 
  private:
-  /// Makes the task of a call, and that of its attempt by servers before it.
+  /// Makes the task of a call, and that of its attempt by servers before it. Returns the task of
+  /// the call if its tensors are on a device, else null.
   std::shared_ptr<CollectiveTask> add_task(CallBuilder& builder, TensorCall& each,
                                            std::vector<std::shared_ptr<Task>>& tasks);
   /// The attempt of a call by servers; null: it is none for them.

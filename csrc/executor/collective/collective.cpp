@@ -126,24 +126,22 @@ void CollectiveTask::run(Locked& locked, Step step) {
   }
   OpOutcome outcome;
   try {
-    outcome = begin(locked, step, length);
+    switch (op.kind) {
+      case OpKind::kSend:
+        outcome = ports_.send(locked, step, length);
+        break;
+      case OpKind::kRecv:
+        outcome = ports_.receive(locked, step, length);
+        break;
+      case OpKind::kCopy:
+      case OpKind::kReduce:
+        outcome = ops_.begin(step, length);
+        break;
+    }
   } catch (const Error& error) {
     go_wrong(locked, error);
   }
   follow(locked, step, outcome);
-}
-
-OpOutcome CollectiveTask::begin(Locked& locked, Step step, size_t length) {
-  switch (run_.op(step.op).kind) {
-    case OpKind::kSend:
-      return ports_.send(locked, step, length);
-    case OpKind::kRecv:
-      return ports_.receive(locked, step, length);
-    case OpKind::kCopy:
-    case OpKind::kReduce:
-      break;
-  }
-  return ops_.begin(step, length);
 }
 
 void CollectiveTask::follow(Locked& locked, Step step, const OpOutcome& outcome) {
@@ -169,15 +167,16 @@ void CollectiveTask::launch(Locked& locked, OpJob& job) {
   accept(locked, job);
 }
 
+// Messages of other ranks are checked as they are read, in the job.
 void CollectiveTask::accept(Locked& locked, OpJob& job) {
-  OpWork::Finished done;
   try {
-    done = ops_.finish(job);
+    job.check();
   } catch (const Error& error) {
     go_wrong(locked,
              Error(error.code(), std::string(error.what()) + ", in " + name(), error.rank()));
     return;
   }
+  const OpWork::Finished done = ops_.finish(job);
   switch (done.purpose) {
     case OpJob::Purpose::kOp:
     case OpJob::Purpose::kInspect:

@@ -117,7 +117,8 @@ class CollectiveTask : public Task {
                                                            std::chrono::milliseconds timeout);
   /// What the choice for the call needs to precede it.
   std::shared_ptr<CollectiveTask> plan_prerequisite();
-  /// False until the prerequisite is complete. Then it is absorbed.
+  /// If it has a prerequisite, or could not have it: false until that is complete. Then it is
+  /// absorbed.
   bool absorbs_prerequisite(Locked& locked);
   /// Of a prerequisite: false as long as this rank has not said what it has to say, and if nobody
   /// has anything to say.
@@ -142,8 +143,6 @@ class CollectiveTask : public Task {
 
   void run_ready(Locked& locked);
   void run(Locked& locked, Step step);
-  /// The op is not complete at once: posts its messages, or prepares its job.
-  OpOutcome begin(Locked& locked, Step step, size_t length);
   void follow(Locked& locked, Step step, const OpOutcome& outcome);
   void launch(Locked& locked, OpJob& job);
   void accept(Locked& locked, OpJob& job);

@@ -101,7 +101,6 @@ std::shared_ptr<CollectiveTask> CollectiveTask::plan_prerequisite() {
 // nothing that precedes a later one.
 bool CollectiveTask::absorbs_prerequisite(Locked& locked) {
   if (no_prerequisite_) std::rethrow_exception(no_prerequisite_);
-  if (!prerequisite_) return true;
   if (!prerequisite_->done()) return false;
   preparation_ = prerequisite_->purpose_->absorb(locked);
   prerequisite_.reset();
@@ -142,7 +141,7 @@ size_t CollectiveTask::window() const {
 // they run: what the oldest one needs is held by none that waits for it.
 bool CollectiveTask::reserve(Locked& locked) {
   if (is_hopeless()) return true;
-  if (!absorbs_prerequisite(locked)) return false;
+  if ((prerequisite_ || no_prerequisite_) && !absorbs_prerequisite(locked)) return false;
   if (!run_.has_plan()) {
     if (!run_.choose()) return false;
     plan_known();

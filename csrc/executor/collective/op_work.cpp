@@ -101,10 +101,8 @@ OpOutcome OpWork::received(Step step) {
   return {.job = &job};
 }
 
-// A device's time says nothing of the processor. Messages of other ranks are checked as they are
-// read, in the job.
+// A device's time says nothing of the processor.
 OpWork::Finished OpWork::finish(OpJob& job) {
-  job.check();
   const WorkTimes times = job.times();
   times_ += times;
   if (times.reduce > 0 && job.worker == nullptr) {

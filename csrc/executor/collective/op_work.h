@@ -45,7 +45,7 @@ class OpWork {
   /// Of a receive: what it has brought is where it belongs, and may have to be inspected.
   OpOutcome received(Step step);
 
-  /// The job has run: enters what it has made. Throws what it threw. The job is used again.
+  /// The job has run without an error: enters what it has made. The job is used again.
   struct Finished {
     Step step;
     OpJob::Purpose purpose;
