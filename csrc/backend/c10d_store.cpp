@@ -158,8 +158,19 @@ int64_t C10dStore::add(const std::string& key, int64_t amount) {
   return ask([key, amount](c10d::Store& store) { return store.add(key, amount); });
 }
 
-bool C10dStore::check(const std::string& key) {
-  return ask([key](c10d::Store& store) { return store.check({key}); });
+std::string C10dStore::compare_set(const std::string& key, const std::string& expected,
+                                   const std::string& desired) {
+  return ask([key, expected, desired](c10d::Store& store) {
+    const auto bytes = [](const std::string& text) {
+      return std::vector<uint8_t>(text.begin(), text.end());
+    };
+    const std::vector<uint8_t> found = store.compareSet(key, bytes(expected), bytes(desired));
+    return std::string(found.begin(), found.end());
+  });
+}
+
+bool C10dStore::check(const std::vector<std::string>& keys) {
+  return ask([keys](c10d::Store& store) { return store.check(keys); });
 }
 
 std::vector<std::string> C10dStore::get(const std::vector<std::string>& keys) {
@@ -179,9 +190,8 @@ std::vector<std::string> C10dStore::get(const std::vector<std::string>& keys) {
 }
 
 // When TCPStore's own wait times out, torch prints two warnings each time.
-bool C10dStore::wait(const std::vector<std::string>& keys, microseconds timeout) {
-  std::this_thread::sleep_for(timeout);
-  return ask([keys](c10d::Store& store) { return store.check(keys); });
+void C10dStore::pause(microseconds time) {
+  std::this_thread::sleep_for(time);
 }
 
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -195,10 +205,7 @@ Announcements::Announcements(KeyStore& root, uint64_t rank, std::string group)
 }
 
 std::string Announcements::of(uint64_t rank) const {
-  if (!root_.check(key(rank))) {
-    return "";
-  }
-  const std::string group = root_.get({key(rank)}).front();
+  const std::string group = root_.read(key(rank)).value_or(group_);
   return group == group_ ? ""
                          : " (rank " + std::to_string(rank) +
                                " of the job was last seen making the group '" + group + "')";

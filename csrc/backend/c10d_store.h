@@ -1,4 +1,4 @@
-// A c10d Store as the rendezvous sees it. A lost connection becomes one sentence.
+// A c10d Store as a bootstrap sees it. A lost connection becomes one sentence.
 //
 // A call to a store whose host has fallen silent does not return for minutes. So calls run in a
 // thread of their own, and the caller looks around every few milliseconds while it waits. If it
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backend/torch_compat.h"
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/key_store.h"
 #include "transport/peer/host_watch.h"
 
 namespace q7x2 {
@@ -39,9 +39,12 @@ class C10dStore final : public KeyStore {
 
   void set(const std::string& key, const std::string& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  bool check(const std::string& key) override;
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override;
+  using KeyStore::check;
+  bool check(const std::vector<std::string>& keys) override;
   std::vector<std::string> get(const std::vector<std::string>& keys) override;
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override;
+  void pause(std::chrono::microseconds time) override;
 
  private:
   class Caller;
@@ -68,6 +71,7 @@ class Announcements {
   Announcements(KeyStore& root, uint64_t rank, std::string group);
   /// " (rank 5 was last seen making the group '7')", or nothing where it makes the same.
   std::string of(uint64_t rank) const;
+  bool makes_the_same(uint64_t rank) const { return root_.read(key(rank)) == group_; }
 
  private:
   static std::string key(uint64_t rank) { return "q7x2/makes/" + std::to_string(rank); }

@@ -9,6 +9,7 @@
 #include <ATen/Context.h>
 #include <torch/version.h>
 
+#include "backend/peer_meeting.h"
 #include "backend/store_end.h"
 #include "backend/store_meeting.h"
 #include "base/environment.h"
@@ -79,51 +80,90 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                                    c10::intrusive_ptr<Options> options)
     : compat::Backend(rank, size), options_(std::move(options)), store_(store) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
-  const StoreMeeting::Options how{.rank = rank,
-                                  .size = size,
-                                  .group = name_of(*options_),
-                                  .timeout = options_->timeout,
-                                  .job_ranks = options_->global_ranks_in_group,
-                                  .in_job = options_->in_job};
-  StoreMeeting::run(
-      store, how,
-      [this](Rendezvous& rendezvous, KeyStore& root) {
-        ServerMeeting servers;
-        const auto invite = [&] {
-          servers = invited_servers(root);
-          return servers.names();
-        };
-        std::shared_ptr<const Fabric> surveyed;
-        const Exchange exchange = exchange_of(rendezvous);
-        meet(exchange, await_of(rendezvous), [&](const std::shared_ptr<Group>& group) {
-          return surveyed = measured(group, invite);
-        });
-        if (!surveyed->servers.empty()) meet_servers(exchange, std::move(servers), *surveyed);
-        rendezvous.finish([this] { group_->check(); }, [this](int r) { set_awaited(*group_, r); });
-        if (options_->in_job) {
-          runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
-        }
-      },
-      [this](const Error& error) {
-        if (group_) group_->abort(error);
-      });
+  meet_all();
   init();
 }
 
-void ProcessGroupQ7x2::meet(const Exchange& exchange, const Await& await,
-                            const LearnFabric& learn) {
+void ProcessGroupQ7x2::meet_all() {
+  const auto abort = [this](const Error& error) {
+    if (group_) group_->abort(error);
+  };
+  std::string scope;
+  std::vector<PeerInfo> members;
+  const std::shared_ptr<Runtime> runtime = options_->in_job ? Runtime::existing() : nullptr;
+  if (runtime) {
+    members = PeerMeeting::members_of(*runtime, options_->global_ranks_in_group, scope);
+  }
+  const auto make = [&](Bootstrap& bootstrap, KeyStore& root) {
+    meet_in_job(bootstrap, root, members);
+  };
+  if (!members.empty()) {
+    PeerMeeting::run(*runtime, store_,
+                     {.members = members,
+                      .job_ranks = options_->global_ranks_in_group,
+                      .scope = scope,
+                      .rank = rank_,
+                      .group = name_of(*options_),
+                      .timeout = options_->timeout},
+                     make, abort);
+    return;
+  }
+  StoreMeeting::run(store_,
+                    {.rank = rank_,
+                     .size = size_,
+                     .group = name_of(*options_),
+                     .timeout = options_->timeout,
+                     .job_ranks = options_->global_ranks_in_group,
+                     .in_job = options_->in_job,
+                     .waits_for = [this](int rank) { set_awaited(*group_, rank); }},
+                    make, abort);
+}
+
+void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
+                                   const std::vector<PeerInfo>& members) {
+  const SurveyOptions options = survey_options(options_->timeout);
+  const KnownFabric known = members.empty() ? KnownFabric() : recall(members);
+  ServerMeeting servers;
+  const auto invite = [&] {
+    servers = invited_servers(root);
+    return servers.names();
+  };
+  std::string decision;
+  GroupTerms terms;
+  terms.announcement = announcement_of_process(known, !members.empty() && may_await_servers(root));
+  terms.decide = [&](const std::vector<PeerInfo>& all) {
+    return awaits_servers(root) ? "" : decide_fabric(all, options);
+  };
+  terms.learn = [&](std::string decided) { decision = std::move(decided); };
+  std::shared_ptr<const Fabric> surveyed;
+  meet(bootstrap, terms, [&](const std::shared_ptr<Group>& group) {
+    if (decision.empty() && !members.empty()) {
+      decision = agreed_fabric(group->membership().peer_infos(), known, options);
+    }
+    surveyed = decision.empty() ? measured(group, invite) : survey(group, options, decision);
+    return surveyed;
+  });
+  if (!surveyed->servers.empty()) meet_servers(bootstrap, std::move(servers), *surveyed);
+  bootstrap.finish([this] { group_->check(); });
+  if (options_->in_job) {
+    runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
+  }
+}
+
+void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn) {
   runtime_ = Runtime::instance();
   reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
   warn_of_transports(*runtime_);
   const bool refine = refines(*options_);
   const std::chrono::milliseconds pause = pause_of_reactions(refine);
   OwnPlans own_plans = plan_files_of_environment();
-  std::string confined = to_string(parse_algorithms(algorithms_of_group()));
+  terms.algorithms = to_string(parse_algorithms(algorithms_of_group()));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
-    confined += (confined.empty() ? "" : " and ") + names;
+    terms.algorithms += (terms.algorithms.empty() ? "" : " and ") + names;
   }
-  group_ = make_group(*runtime_, rank_, size_, name_of(*options_), exchange, await,
-                      options_->eager_connect, confined, device_path_of_options());
+  terms.eager = options_->eager_connect;
+  terms.device_path = device_path_of_options();
+  group_ = make_group(*runtime_, rank_, size_, name_of(*options_), bootstrap, terms);
   planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
                                        algorithms_of_group(), std::move(own_plans));
   plans_ =

@@ -19,7 +19,6 @@
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"
 #include "servers/server_group.h"
-#include "transport/bootstrap/rendezvous.h"
 #include "transport/bootstrap/server_roll.h"
 #include "transport/bootstrap/wire_up.h"
 #include "transport/group/group.h"
@@ -27,7 +26,7 @@
 
 namespace q7x2 {
 
-class Assembly;
+class PeerBootstrap;
 
 class ProcessGroupQ7x2 final : public compat::Backend {
  public:
@@ -49,12 +48,13 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     bool refine = true;
   };
 
-  /// Blocks until all ranks have published themselves in `store`.
+  /// Blocks until all ranks have come. They meet in `store`, or directly if it is a group of the
+  /// job's and they know each other.
   ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                    c10::intrusive_ptr<Options> options);
-  /// A group of an assembly's members, without a store: `store` is only kept. `fabric`: what this
+  /// A group of a bootstrap's members, without a store: `store` is only kept. `fabric`: what this
   /// rank knows of the members; it is used if all know the same. Null: nothing.
-  ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, Assembly& assembly,
+  ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, PeerBootstrap& bootstrap,
                    std::shared_ptr<const Fabric> fabric, c10::intrusive_ptr<Options> options);
   /// Without members until c10d's reconfigure is called: every collective raises.
   struct WithoutMembers {};
@@ -211,20 +211,29 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   using LearnFabric =
       std::function<std::shared_ptr<const Fabric>(const std::shared_ptr<Group>& group)>;
   /// Makes the group with all other ranks, and learns its Fabric.
-  void meet(const Exchange& exchange, const Await& await, const LearnFabric& learn);
+  void meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn);
+  /// The same for a group of init_process_group, new_group or split, with its servers. `root`: the
+  /// store below all prefixes. `members`: as this rank knows them before; empty: it does not.
+  void meet_in_job(Bootstrap& bootstrap, KeyStore& root, const std::vector<PeerInfo>& members);
+  /// Meets the other ranks through the store, or directly if they know each other.
+  void meet_all();
   static SurveyOptions survey_options(std::chrono::milliseconds timeout);
   /// `servers`: see SurveyOptions; null: there are none.
   std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
                                          std::function<std::vector<std::string>()> servers) const;
   /// Whether this rank may invite servers: rank 0 of a group of a job.
   bool invites_servers() const { return rank_ == 0 && size_ > 1 && options_->in_job; }
+  /// Whether any servers may have to be invited.
+  bool awaits_servers(KeyStore& root) const;
+  /// The same for a group that needs no store: no, if the job's does not answer.
+  bool may_await_servers(KeyStore& root) const;
   /// Where `invites_servers`: the servers of the job that have come.
   ServerMeeting invited_servers(KeyStore& root) const;
   /// The same for a group that needs no store: none, if the job's does not answer.
   ServerMeeting servers_of_successor() const;
   /// Makes the server group, if servers have come. All ranks call it. `invited`: on rank 0.
   /// `surveyed`: the group's Fabric; servers that are not in it have the default rates.
-  void meet_servers(const Exchange& exchange, ServerMeeting invited, Fabric surveyed);
+  void meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed);
   DevicePath device_path_of_options() const;
   /// The algorithms to which the group is confined.
   std::string algorithms_of_group() const;

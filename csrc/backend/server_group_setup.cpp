@@ -10,8 +10,8 @@
 #include "backend/process_group.h"
 #include "base/log.h"
 #include "executor/collective/plan_call.h"
-#include "transport/bootstrap/assembly.h"
 #include "transport/bootstrap/peer_address.h"
+#include "transport/bootstrap/peer_bootstrap.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
@@ -59,19 +59,18 @@ std::shared_ptr<Group> make_server_group(
             : "server '" + meeting.servers[static_cast<size_t>(member - ranks)].name + "'";
     return who + " (" + describe_process(members[static_cast<size_t>(member)]) + ")";
   };
-  Assembly assembly(runtime, {.title = "the group '" + name + "'",
-                              .scope = "servers",
-                              .uuid = meeting.key,
-                              .members = members,
-                              .list = "its ranks and servers",
-                              .timeout = timeout,
-                              .check_interrupt = check_interrupt,
-                              .describe = describe});
+  PeerBootstrap bootstrap(runtime, {.title = "the group '" + name + "'",
+                                    .scope = "servers",
+                                    .name = meeting.key,
+                                    .members = members,
+                                    .list = "its ranks and servers",
+                                    .timeout = timeout,
+                                    .check_interrupt = check_interrupt,
+                                    .describe = describe});
   std::shared_ptr<Group> group;
-  assembly.run(
+  bootstrap.run(
       [&] {
-        group = make_group(runtime, assembly.rank(), assembly.size(), name, exchange_of(assembly),
-                           await_of(assembly), /*eager=*/false);
+        group = make_group(runtime, bootstrap.rank(), bootstrap.size(), name, bootstrap);
         prepare(group);
       },
       [&](const Error& error) {
@@ -92,6 +91,19 @@ ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
       .value_or(ServerMeeting{});
 }
 
+bool ProcessGroupQ7x2::awaits_servers(KeyStore& root) const {
+  return invites_servers() && ServerRoll(root, JobSecret::of_environment()).is_used();
+}
+
+bool ProcessGroupQ7x2::may_await_servers(KeyStore& root) const {
+  try {
+    return awaits_servers(root);
+  } catch (const Error& error) {
+    log(Level::kInfo, "the group '" + options_->group_name + "' has no servers: " + error.what());
+    return false;
+  }
+}
+
 ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
   if (!invites_servers()) return {};
   try {
@@ -106,12 +118,11 @@ ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
 
 // Rank 0 tells the others whom they meet, and at the end all agree on whether it came about. What
 // goes wrong with servers does not concern the group itself.
-void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invited,
-                                    Fabric surveyed) {
+void ProcessGroupQ7x2::meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed) {
   const auto check = [this] { group_->check(); };
   invited.ranks.clear();  // all ranks have the peer infos of ranks
   const std::string told =
-      exchange("servers", rank_ == 0 ? invited.encode() : "", check, {}).front();
+      bootstrap.exchange("servers", rank_ == 0 ? invited.encode() : "", check).front();
   ServerMeeting meeting = ServerMeeting::decode(told);
   if (meeting.servers.empty()) return;
   meeting.ranks = peer_infos_of_processes(*group_);
@@ -137,7 +148,7 @@ void ProcessGroupQ7x2::meet_servers(const Exchange& exchange, ServerMeeting invi
     failure = error.what();
     if (failure.empty()) failure = to_string(error.code());
   }
-  for (const std::string& said : exchange("servers made", failure, check, {})) {
+  for (const std::string& said : bootstrap.exchange("servers made", failure, check)) {
     if (said.empty()) continue;
     if (rank_ == 0) {
       TORCH_WARN("q7x2: the group '", group_->membership().name(),

@@ -1,6 +1,6 @@
 // How the members of a server group (servers/server_group.h) meet: the ranks of a new group, and
 // the servers that rank 0 has invited. All of them know each other's peer infos then, and need no
-// store (transport/bootstrap/assembly.h).
+// store (transport/bootstrap/peer_bootstrap.h).
 #pragma once
 
 #include <chrono>

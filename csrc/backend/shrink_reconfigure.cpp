@@ -1,5 +1,5 @@
 // Groups that follow others and need no store: shrink and reconfigure. The members find each other
-// by their handles (transport/bootstrap/assembly.h).
+// by their handles (transport/bootstrap/peer_bootstrap.h).
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -10,8 +10,9 @@
 #include "base/digest.h"
 #include "executor/probe/survey.h"
 #include "fabric/json.h"
-#include "transport/bootstrap/assembly.h"
 #include "transport/bootstrap/peer_address.h"
+#include "transport/bootstrap/peer_bootstrap.h"
+#include "transport/group/group_facts.h"
 
 namespace q7x2 {
 namespace {
@@ -39,16 +40,6 @@ std::string join(const std::vector<int>& ranks) {
     names.push_back(std::to_string(rank));
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(names);
-}
-
-/// The same on all ranks of a group, and of no other group.
-std::string identity_of(const Group& group) {
-  Digest digest;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    digest.add(group.membership().peer_info(rank).process);
-    digest.add(group.membership().peer_info(rank).slot);
-  }
-  return std::to_string(digest.value());
 }
 
 /// The ranks that are left. Throws Error(kInvalidArgument).
@@ -92,20 +83,20 @@ void check_is_served(const c10::intrusive_ptr<c10d::Store>& store) {
 
 }  // namespace
 
-ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, Assembly& assembly,
-                                   std::shared_ptr<const Fabric> known,
+ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
+                                   PeerBootstrap& bootstrap, std::shared_ptr<const Fabric> known,
                                    c10::intrusive_ptr<Options> options)
-    : compat::Backend(assembly.rank(), assembly.size()),
+    : compat::Backend(bootstrap.rank(), bootstrap.size()),
       options_(std::move(options)),
       store_(store) {
-  const Exchange exchange = exchange_of(assembly);
   std::shared_ptr<const Fabric> learned;
   // Once all have told what they know, all have the group: who fails from here on fails the group.
   const LearnFabric agree = [&](const std::shared_ptr<Group>& group) {
     Digest digest;
     digest.add(known ? to_json(*known) : "");
     const std::string mine = known ? std::to_string(digest.value()) : "";
-    const std::vector<std::string> all = exchange("fabric", mine, [&] { group->check(); }, {});
+    const std::vector<std::string> all =
+        bootstrap.exchange("fabric", mine, [&] { group->check(); });
     const bool all_know = known && std::all_of(all.begin(), all.end(),
                                                [&](const auto& each) { return each == mine; });
     if (!all_know) {
@@ -114,10 +105,10 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     adopt(*group, *known);
     return learned = known;
   };
-  assembly.run(
+  bootstrap.run(
       [&] {
-        meet(exchange, await_of(assembly), agree);
-        meet_servers(exchange, servers_of_successor(), *learned);
+        meet(bootstrap, {}, agree);
+        meet_servers(bootstrap, servers_of_successor(), *learned);
         // Nobody goes on, and gives up an old group, before all have agreed on the new one.
       },
       [&](const Error& error) {
@@ -183,20 +174,20 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
   }
 
   // All survivors count all attempts, so that they meet in the next one.
-  const std::string uuid = std::to_string(++shrinks_);
+  const std::string attempt = std::to_string(++shrinks_);
   const std::string title =
       "shrink of the group '" + group_->membership().name() + "' to its " + join(left);
-  Assembly assembly(*runtime_,
-                    {.title = title,
-                     .scope = "shrink " + identity_of(*group_),
-                     .uuid = uuid,
-                     .members = members,
-                     .list = "its " + join(left),
-                     .timeout = options_->timeout,
-                     .check_interrupt = Runtime::check_interrupt,
-                     .describe = [&](int member) {
-                       return group_->membership().describe(left[static_cast<size_t>(member)]);
-                     }});
+  PeerBootstrap bootstrap(
+      *runtime_, {.title = title,
+                  .scope = "shrink " + identity_of(group_->membership()),
+                  .name = attempt,
+                  .members = members,
+                  .list = "its " + join(left),
+                  .timeout = options_->timeout,
+                  .check_interrupt = Runtime::check_interrupt,
+                  .describe = [&](int member) {
+                    return group_->membership().describe(left[static_cast<size_t>(member)]);
+                  }});
   try {
     check_is_served(store_);
     if (flags == kShrinkAbort) abort();
@@ -210,10 +201,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
                         "is as it was. q7x2.reconfigure needs no store"
                       : ""),
         error.rank());
-    assembly.fail(told);
+    bootstrap.fail(told);
     throw told;
   }
-  auto successor = c10::make_intrusive<ProcessGroupQ7x2>(store_, assembly, fabric_of(members),
+  auto successor = c10::make_intrusive<ProcessGroupQ7x2>(store_, bootstrap, fabric_of(members),
                                                          std::move(options));
   has_successor_ = true;
   return successor;
@@ -262,15 +253,15 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
   options->group_name = "reconfigured " + how.uuid;
   options->in_job = how.old != nullptr && how.old->options_->in_job;
   options->global_ranks_in_group.clear();
-  Assembly assembly(*runtime, {.title = title,
-                               .scope = "reconfigure " + how.scope,
-                               .uuid = how.uuid,
-                               .members = members,
-                               .list = "[" + join(names) + "]",
-                               .timeout = how.timeout,
-                               .check_interrupt = Runtime::check_interrupt});
+  PeerBootstrap bootstrap(*runtime, {.title = title,
+                                     .scope = "reconfigure " + how.scope,
+                                     .name = how.uuid,
+                                     .members = members,
+                                     .list = "[" + join(names) + "]",
+                                     .timeout = how.timeout,
+                                     .check_interrupt = Runtime::check_interrupt});
   auto successor = c10::make_intrusive<ProcessGroupQ7x2>(
-      how.old != nullptr ? how.old->store_ : store, assembly,
+      how.old != nullptr ? how.old->store_ : store, bootstrap,
       has_old ? how.old->fabric_of(members) : nullptr, std::move(options));
   if (has_old) {
     how.old->has_successor_ = true;

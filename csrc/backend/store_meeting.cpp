@@ -31,16 +31,17 @@ StoreMeeting::StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const O
       root_(root_of(store), options.timeout),
       monitor_(std::make_unique<PeerMemberMonitor>(options.in_job ? options.job_ranks
                                                                   : std::vector<uint64_t>())),
-      rendezvous_(keys_, {.rank = options.rank,
-                          .size = options.size,
-                          .group = options.group,
-                          .secret = JobSecret::of_environment(),
-                          .timeout = options.timeout,
-                          .check_interrupt = Runtime::check_interrupt,
-                          .monitor = monitor_.get(),
-                          .explain_missing = [this](int r) { return explain_missing(r); }}) {
-  keys_.set_attend([this] { rendezvous_.attend(); });
-  root_.set_attend([this] { rendezvous_.attend(); });
+      bootstrap_(keys_, {.rank = options.rank,
+                         .size = options.size,
+                         .group = options.group,
+                         .secret = JobSecret::of_environment(),
+                         .timeout = options.timeout,
+                         .check_interrupt = Runtime::check_interrupt,
+                         .monitor = monitor_.get(),
+                         .explain_missing = [this](int r) { return explain_missing(r); },
+                         .waits_for = options.waits_for}) {
+  keys_.set_attend([this] { bootstrap_.attend(); });
+  root_.set_attend([this] { bootstrap_.attend(); });
 }
 
 void StoreMeeting::announce() {
@@ -53,7 +54,7 @@ std::string StoreMeeting::explain_missing(int rank) const {
 }
 
 void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
-                       const std::function<void(Rendezvous&, KeyStore&)>& make,
+                       const std::function<void(Bootstrap&, KeyStore&)>& make,
                        const std::function<void(const Error&)>& abort) {
   end_failure_lingers(options.group);
   const auto meeting = std::make_shared<StoreMeeting>(store, options);
@@ -66,11 +67,11 @@ void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Optio
                          });
   };
   try {
-    meeting->rendezvous_.attend();
+    meeting->bootstrap_.attend();
     meeting->announce();
-    make(meeting->rendezvous_, meeting->root_);
+    make(meeting->bootstrap_, meeting->root_);
   } catch (const Error& error) {
-    const Error known = meeting->rendezvous_.better_known(error);
+    const Error known = meeting->bootstrap_.better_known(error);
     fail(known);
     throw Error(known);
   } catch (const std::exception& error) {
@@ -87,7 +88,7 @@ void StoreMeeting::fail(const Error& error) {
       throw Error(ErrorCode::kTimeout, "the store has not answered");
     }
   });
-  rendezvous_.fail(error);
+  bootstrap_.fail(error);
   monitor_.reset();
 }
 
@@ -99,7 +100,7 @@ void StoreMeeting::stay_and_end(std::shared_ptr<Runtime>& runtime,
     if (Clock::now() >= ends) runtime.reset();
   };
   keys_.set_attend(look);
-  rendezvous_.stay(look);
+  bootstrap_.stay(look);
   try {
     while (runtime) {
       std::this_thread::sleep_for(kNap);

@@ -1,7 +1,7 @@
 // StoreMeeting: how the ranks of a new group meet through a c10d store.
 //
 //   C10dStore       calls the store, and looks around while an answer is overdue
-//   Rendezvous      the protocol
+//   StoreBootstrap  the protocol
 //   PeerMemberMonitor  watches the processes that take part
 //   Announcements   say which group a missing rank makes instead
 #pragma once
@@ -15,7 +15,7 @@
 
 #include "backend/c10d_store.h"
 #include "transport/bootstrap/peer_member_monitor.h"
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/store_bootstrap.h"
 
 namespace q7x2 {
 
@@ -26,16 +26,17 @@ class StoreMeeting {
     int size = 1;
     std::string group;  ///< its name
     std::chrono::milliseconds timeout{0};
-    std::vector<uint64_t> job_ranks;  ///< by rank; empty: the same
-    bool in_job = false;              ///< the ranks are those of the default group
+    std::vector<uint64_t> job_ranks;                  ///< by rank; empty: the same
+    bool in_job = false;                              ///< the ranks are those of the default group
+    std::function<void(int)> waits_for = [](int) {};  ///< see StoreBootstrap::Options
   };
 
-  /// Runs `make`, which makes the group by this rank's rendezvous; it is also given the store below
+  /// Runs `make`, which makes the group by this rank's bootstrap; it is also given the store below
   /// all prefixes. If it throws, the other ranks are told why, by `abort` and through the store,
   /// and the exception goes on at once; a FailureLinger stays until they have heard. Throws
   /// Error(kPeerFailed) without `make` if a member is known to have ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
-                  const std::function<void(Rendezvous&, KeyStore&)>& make,
+                  const std::function<void(Bootstrap&, KeyStore&)>& make,
                   const std::function<void(const Error&)>& abort);
 
   StoreMeeting(const c10::intrusive_ptr<c10d::Store>& store, const Options& options);
@@ -54,7 +55,7 @@ class StoreMeeting {
   C10dStore keys_;
   C10dStore root_;
   std::unique_ptr<PeerMemberMonitor> monitor_;  // null after a failure: it holds the runtime
-  Rendezvous rendezvous_;
+  StoreBootstrap bootstrap_;
   std::unique_ptr<Announcements> announcements_;
 };
 

@@ -3,7 +3,8 @@
 With ``env://`` and ``tcp://``, and without torchrun, rank 0 serves the store itself. torch's store
 then waits until every rank is connected, and says "2/3 clients joined" when one never comes: no
 rank learns which. The ranks of a q7x2 group wait for each other anyway, and name who is missing. So
-for such a group the store does not wait. Other groups are made as if q7x2 were not installed.
+for such a group the store does not wait, and no rank counts itself there, which would cost it a
+round trip. Other groups are made as if q7x2 were not installed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _with_a_hint(init: Any) -> Any:
 def _with_a_choice(make: Any) -> Any:
     @functools.wraps(make, updated=())
     def with_a_choice(*args: Any, **options: Any) -> Any:
-        if _waits_itself.get() and options.get("is_master"):
+        if _waits_itself.get():
             options.setdefault("wait_for_workers", False)
         return make(*args, **options)
 

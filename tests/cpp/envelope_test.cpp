@@ -63,7 +63,7 @@ TEST(Envelope, OtherSecretsKeysReceiversAndKindsAreRefused) {
   Envelopes guesser(kSecret, kPeer);
   EXPECT_FALSE(me.open(Kind::kControl, guesser.close(Kind::kControl, guessed, "x")));
   EXPECT_FALSE(me.open(Kind::kControl, peer.close(Kind::kControl, random_identity(), "x")));
-  EXPECT_FALSE(me.open(Kind::kAssembly, peer.close(Kind::kControl, kMe, "x")));
+  EXPECT_FALSE(me.open(Kind::kBootstrap, peer.close(Kind::kControl, kMe, "x")));
   EXPECT_FALSE(peer.open(Kind::kControl, peer.close(Kind::kControl, kMe, "x"))) << "reflected";
   EXPECT_TRUE(me.open(Kind::kControl, peer.close(Kind::kControl, kMe, "x")));
 }

@@ -176,15 +176,13 @@ TEST(Limits, ACallOnAFailedGroupHasItsOwnNumber) {
 
 TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
   run_ranks(3, [](Rank& rank) {
-    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&,
-                              const auto&) {
+    test::ScriptedBootstrap bootstrap(rank, [&](const std::string& what, const std::string& mine) {
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what), rank.get(2, what)};
-    };
+    });
     const std::string mine = rank.rank == 2 ? "sra" : "ring";
     try {
-      make_group(rank.runtime(), rank.rank, 3, "g", exchange, rank.awaiting(),
-                 /*eager=*/false, mine);
+      make_group(rank.runtime(), rank.rank, 3, "g", bootstrap, {.algorithms = mine});
       FAIL() << "the ranks agree";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch);

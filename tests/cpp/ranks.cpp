@@ -193,33 +193,28 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
   }
   const auto me = std::find(ranks.begin(), ranks.end(), rank);
   if (me == ranks.end()) throw std::logic_error("this rank is not in the group " + name);
-  const auto exchange = [&](const std::string& what, const std::string& mine,
-                            const std::function<void()>&, const Prepare& prepare) {
-    const std::string key = what + " " + name;
-    const JobSecret& secret = runtime().secret();
-    const Seat seat{static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()), name};
-    put(key, publish(secret, what, seat, mine));
+  const JobSecret& secret = runtime().secret();
+  const auto seat =
+      Seat{static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()), name};
+  const auto all_have = [&](const std::string& key, const std::string& mine) {
+    put(key, mine);
     std::vector<std::string> all;
     for (const int member : ranks) all.push_back(get(member, key));
-    all = read_all_published(secret, what, seat, all);
-    if (prepare) {
-      prepare(all);
-      put(key + " is prepared", "");
-      for (const int member : ranks) get(member, key + " is prepared");
-    }
     return all;
   };
-  return make_group(runtime(), static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()),
-                    name, exchange, awaiting(), eager);
+  ScriptedBootstrap bootstrap(*this, [&](const std::string& what, const std::string& mine) {
+    return read_all_published(secret, what, seat,
+                              all_have(what + " " + name, publish(secret, what, seat, mine)));
+  });
+  bootstrap.set_prepared([&] { all_have("prepared " + name, ""); });
+  return make_group(runtime(), seat.rank, seat.world_size, name, bootstrap, {.eager = eager});
 }
 
-Await Rank::awaiting() {
-  return [this](const std::function<int()>& missing, const std::function<void()>& check) {
-    wait_until("the memory of other ranks", [&] {
-      check();
-      return missing() < 0;
-    });
-  };
+void Rank::wait_for(const std::function<int()>& missing, const std::function<void()>& check) {
+  wait_until("the memory of other ranks", [&] {
+    check();
+    return missing() < 0;
+  });
 }
 
 void Rank::put(const std::string& key, const std::string& bytes) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/bootstrap/wire_up.h"
@@ -39,8 +40,8 @@ class Rank {
   std::shared_ptr<Group> group(const std::string& name = "world",
                                const std::vector<int>& members = {}, bool eager = false);
 
-  /// How a group waits for the memory of other ranks.
-  Await awaiting();
+  /// Waits for other ranks' memory as a Bootstrap does.
+  void wait_for(const std::function<int()>& missing, const std::function<void()>& check);
 
   /// Publishes `bytes` under `key`. Each key can be used once.
   void put(const std::string& key, const std::string& bytes);
@@ -59,6 +60,39 @@ class Rank {
   const TimePoint give_up_;
   std::shared_ptr<Runtime> runtime_;
   uint32_t barriers_ = 0;
+};
+
+/// A Bootstrap of one rank whose exchanges are the test's.
+class ScriptedBootstrap final : public Bootstrap {
+ public:
+  using Exchange =
+      std::function<std::vector<std::string>(const std::string& what, const std::string& mine)>;
+
+  ScriptedBootstrap(Rank& rank, Exchange exchange) : rank_(rank), exchange_(std::move(exchange)) {}
+
+  /// Called before `meet` returns. It returns when all are prepared.
+  void set_prepared(std::function<void()> prepared) { prepared_ = std::move(prepared); }
+
+  Met meet(const std::string& mine, const Hooks& hooks) override {
+    Met met{.all = exchange_("peer_info", mine), .decision = {}};
+    if (hooks.prepare) hooks.prepare(met.all);
+    prepared_();
+    return met;
+  }
+  std::vector<std::string> exchange(const std::string& what, const std::string& mine,
+                                    const Check&) override {
+    return exchange_(what, mine);
+  }
+  void wait_for(const std::function<int()>& missing, const Check& check) override {
+    rank_.wait_for(missing, check);
+  }
+  void finish(const Check&) override {}
+  void fail(const Error&) noexcept override {}
+
+ private:
+  Rank& rank_;
+  const Exchange exchange_;
+  std::function<void()> prepared_ = [] {};
 };
 
 struct RunOptions {

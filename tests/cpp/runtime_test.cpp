@@ -26,6 +26,7 @@ using test::buffer;
 using test::Comm;
 using test::Rank;
 using test::run_ranks;
+using test::ScriptedBootstrap;
 
 ErrorCode code_of(const std::function<void()>& call) {
   try {
@@ -61,36 +62,34 @@ TEST(Group, UsesSharedMemoryOnOneHost) {
 
 TEST(Group, RefusesWhatDoesNotFit) {
   run_ranks(2, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine, const auto&, const auto&) {
+    const auto echo = [](const std::string&, const std::string& mine) {
       return std::vector<std::string>{mine};
     };
-    const auto refused = [&](int own, int size, const Exchange& exchange) {
-      return code_of(
-          [&] { make_group(rank.runtime(), own, size, "bad", exchange, rank.awaiting(), false); });
+    const auto refused = [&](int own, int size, const ScriptedBootstrap::Exchange& exchange) {
+      ScriptedBootstrap bootstrap(rank, exchange);
+      return code_of([&] { make_group(rank.runtime(), own, size, "bad", bootstrap); });
     };
     EXPECT_EQ(refused(0, 0, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(1, 1, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(-1, 1, echo), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0, 1 << 20, echo), ErrorCode::kInvalidArgument);
     // One process as two ranks, foreign bytes, another world size.
-    const auto twice = [](const std::string&, const std::string& mine, const auto&, const auto&) {
+    const auto twice = [](const std::string&, const std::string& mine) {
       return std::vector{mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2, twice), ErrorCode::kMismatch);
-    const auto foreign = [](const std::string&, const std::string& mine, const auto&, const auto&) {
+    const auto foreign = [](const std::string&, const std::string& mine) {
       return std::vector{mine, std::string("?")};
     };
     EXPECT_EQ(refused(0, 2, foreign), ErrorCode::kMismatch);
-    const auto other_size = [&](const std::string&, const std::string& mine, const auto&,
-                                const auto&) {
+    const auto other_size = [&](const std::string&, const std::string& mine) {
       rank.put("size", mine);
       const std::string theirs = rank.get(1 - rank.rank, "size");
       return rank.rank == 0 ? std::vector{mine, theirs} : std::vector{theirs, mine, mine};
     };
     EXPECT_EQ(refused(rank.rank, 2 + rank.rank, other_size), ErrorCode::kMismatch);
     // An exchange that fails leaves nothing behind.
-    const auto broken = [](const std::string&, const std::string&, const auto&,
-                           const auto&) -> std::vector<std::string> {
+    const auto broken = [](const std::string&, const std::string&) -> std::vector<std::string> {
       throw Error(ErrorCode::kTimeout, "the store is gone");
     };
     EXPECT_EQ(refused(0, 2, broken), ErrorCode::kTimeout);
@@ -101,12 +100,12 @@ TEST(Group, RefusesWhatDoesNotFit) {
 
 TEST(Group, TooFewCardsAreRefused) {
   run_ranks(1, [](Rank& rank) {
-    const auto echo = [](const std::string&, const std::string& mine, const auto&, const auto&) {
+    const auto echo = [](const std::string&, const std::string& mine) {
       return std::vector<std::string>{mine};
     };
-    EXPECT_EQ(
-        code_of([&] { make_group(rank.runtime(), 0, 2, "bad", echo, rank.awaiting(), false); }),
-        ErrorCode::kMismatch);
+    ScriptedBootstrap bootstrap(rank, echo);
+    EXPECT_EQ(code_of([&] { make_group(rank.runtime(), 0, 2, "bad", bootstrap); }),
+              ErrorCode::kMismatch);
   });
 }
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/store_bootstrap.h"
 
 namespace q7x2::test {
 
@@ -35,12 +35,26 @@ class SharedStore {
     value = std::to_string(sum);
     return sum;
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) {
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = values_.find(key);
+    if (found == values_.end() ? !expected.empty() : found->second != expected) {
+      return found == values_.end() ? expected : found->second;
+    }
+    values_[key] = desired;
+    changed_.notify_all();
+    return desired;
+  }
+  bool check(const std::vector<std::string>& keys) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::all_of(keys.begin(), keys.end(),
+                       [&](const auto& key) { return values_.contains(key); });
+  }
+  /// Until something changes, or `timeout` is over.
+  void pause(std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, timeout, [&] {
-      return std::all_of(keys.begin(), keys.end(),
-                         [&](const auto& key) { return values_.contains(key); });
-    });
+    changed_.wait_for(lock, timeout);
   }
   std::string get(const std::string& key) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -55,7 +69,7 @@ class SharedStore {
 
 /// The options of a rank that polls often. It has two branches, so that in a tree of five ranks
 /// some have both a parent and children.
-inline Rendezvous::Options options_of(int rank, int size) {
+inline StoreBootstrap::Options options_of(int rank, int size) {
   return {.rank = rank,
           .size = size,
           .group = "g",
@@ -81,9 +95,15 @@ class Client final : public KeyStore {
     step();
     return store_.add(key, amount);
   }
-  bool check(const std::string& key) override {
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
     step();
-    return store_.wait({key}, std::chrono::microseconds(0));
+    return store_.compare_set(key, expected, desired);
+  }
+  using KeyStore::check;
+  bool check(const std::vector<std::string>& keys) override {
+    step();
+    return store_.check(keys);
   }
   std::vector<std::string> get(const std::vector<std::string>& keys) override {
     step();
@@ -91,9 +111,9 @@ class Client final : public KeyStore {
     for (const auto& key : keys) values.push_back(store_.get(key));
     return values;
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
+  void pause(std::chrono::microseconds time) override {
     step();
-    return store_.wait(keys, timeout);
+    store_.pause(time);
   }
 
  private:

@@ -65,14 +65,12 @@ void expect_sharing(const std::vector<std::string>& tls, std::vector<std::string
       ::setenv("UCX_TLS", own.c_str(), 1);
     }
     std::vector<std::string> made;
-    const auto exchange = [&](const std::string& what, const std::string& mine, const auto&,
-                              const auto&) {
+    test::ScriptedBootstrap bootstrap(rank, [&](const std::string& what, const std::string& mine) {
       made.push_back(what);
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what)};
-    };
-    const auto group = make_group(rank.runtime(), rank.rank, 2, "g", exchange, rank.awaiting(),
-                                  /*eager=*/false);
+    });
+    const auto group = make_group(rank.runtime(), rank.rank, 2, "g", bootstrap);
     EXPECT_EQ(made, exchanges);
     EXPECT_EQ(group->messages().shares_memory(1 - rank.rank), shared);
     rank.barrier();

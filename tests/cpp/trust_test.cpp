@@ -21,7 +21,7 @@ namespace q7x2::test {
 namespace {
 
 constexpr unsigned kControlId = 0;
-constexpr unsigned kAssemblyId = 2;
+constexpr unsigned kBootstrapId = 2;
 
 /// "The group has failed", from rank 1 to rank 0.
 std::string abort_of(const Group& group) {
@@ -73,7 +73,8 @@ TEST(Trust, ForgedAndRecordedMessagesAreDropped) {
       send(*group, kControlId, abort_of(*group));
       Envelopes somebody(JobSecret(""), random_identity());
       somebody.close(Envelopes::Kind::kControl, other, "");
-      send(*group, kControlId, somebody.close(Envelopes::Kind::kAssembly, other, abort_of(*group)));
+      send(*group, kControlId,
+           somebody.close(Envelopes::Kind::kBootstrap, other, abort_of(*group)));
       // A message of this process that was sent before.
       const std::string harmless = close_for_rank_0(*group, "no control");
       send(*group, kControlId, harmless);

@@ -167,7 +167,7 @@ std::vector<Format> formats() {
   std::vector<Format> all;
   for (auto* const of_file :
        {peer_info_formats, record_formats, control_formats, proof_formats, letter_formats,
-        assembly_formats, codec_formats, fabric_formats, plan_formats, row_formats}) {
+        bootstrap_message_formats, codec_formats, fabric_formats, plan_formats, row_formats}) {
     std::ranges::move(of_file(), std::back_inserter(all));
   }
   return all;

@@ -58,7 +58,7 @@ std::vector<Format> record_formats();
 std::vector<Format> control_formats();
 std::vector<Format> proof_formats();
 std::vector<Format> letter_formats();
-std::vector<Format> assembly_formats();
+std::vector<Format> bootstrap_message_formats();
 std::vector<Format> codec_formats();
 std::vector<Format> fabric_formats();
 std::vector<Format> plan_formats();

@@ -27,7 +27,7 @@ struct Post {
 
   std::string example(Random& random) {
     const std::string message(random() % 80, static_cast<char>(random()));
-    const auto kind = random() % 8 == 0 ? Envelopes::Kind::kAssembly : Envelopes::Kind::kControl;
+    const auto kind = random() % 8 == 0 ? Envelopes::Kind::kBootstrap : Envelopes::Kind::kControl;
     std::string bytes = sender.close(kind, identity(2), message);
     if (kind == Envelopes::Kind::kControl) sent.insert(bytes);
     return bytes;

@@ -1,8 +1,8 @@
-// What the ranks of a rendezvous write in the store, and what they tell each other of themselves.
+// What the ranks of a new group write in the store, and what they tell each other of themselves.
 #include "executor/probe/announcement.h"
 #include "format.h"
 #include "plan/choose/publication.h"
-#include "transport/bootstrap/rendezvous_records.h"
+#include "transport/bootstrap/bootstrap_records.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2::fuzz {

@@ -19,7 +19,7 @@ constexpr size_t kLongestCpuList = 1000;
 // The magic and the build stay in front whatever follows: a build must understand as much of all
 // others.
 std::string Announcement::encode() const {
-  return encode_list({std::string(kMagic), build, to_json(binding)});
+  return encode_list({std::string(kMagic), build, to_json(binding), known, has_servers ? "1" : ""});
 }
 
 Announcement Announcement::decode(std::string_view bytes, const std::string& build,
@@ -32,11 +32,11 @@ Announcement Announcement::decode(std::string_view bytes, const std::string& bui
     throw Error(ErrorCode::kMismatch, "ranks run different builds of q7x2: " + who + " has " +
                                           parts[1].substr(0, 100) + ", rank 0 has " + build);
   }
-  if (parts.size() != 3) {
+  if (parts.size() != 5) {
     throw Error(ErrorCode::kMismatch,
-                who + " announces " + std::to_string(parts.size()) + " things, expected 3");
+                who + " announces " + std::to_string(parts.size()) + " things, expected 5");
   }
-  Announcement announcement{parts[1], {}};
+  Announcement announcement{parts[1], {}, parts[3], !parts[4].empty()};
   try {
     announcement.binding = binding_from_json(parts[2]);
     parse_cpu_list(announcement.binding.cpus);

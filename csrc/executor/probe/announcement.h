@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "fabric/fabric.h"
-#include "transport/group/group.h"
 
 namespace q7x2 {
 
 struct Announcement {
   std::string build;
   Fabric::Binding binding;
+  std::string known = {};    ///< a digest of the Fabric that this rank knows; empty: none
+  bool has_servers = false;  ///< rank 0: servers wait for the group
 
   std::string encode() const;
   /// Throws Error(kMismatch) where the bytes are no announcement of build `build`. `who` begins the

@@ -42,11 +42,14 @@ std::string key_of(const PeerInfo& peer_info) {
 }  // namespace
 
 Placement placement_of(const Group& group) {
+  return placement_of(group.membership().peer_infos());
+}
+
+Placement placement_of(const std::vector<PeerInfo>& peer_infos) {
   Placement placement;
   std::map<std::string, int> host_of_key;
   std::set<std::string> names;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    const PeerInfo& peer_info = group.membership().peer_info(rank);
+  for (const PeerInfo& peer_info : peer_infos) {
     const auto [it, fresh] =
         host_of_key.try_emplace(peer_info.host_key, static_cast<int>(placement.names.size()));
     placement.host_of.push_back(it->second);

@@ -20,6 +20,8 @@ struct Placement {
   /// The first rank of each host.
   std::vector<int> leaders() const;
 };
+/// `peer_infos`: by rank.
+Placement placement_of(const std::vector<PeerInfo>& peer_infos);
 Placement placement_of(const Group& group);
 
 }  // namespace q7x2

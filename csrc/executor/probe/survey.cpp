@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/digest.h"
 #include "base/environment.h"
 #include "base/log.h"
 #include "executor/probe/announcement.h"
@@ -16,6 +17,7 @@
 #include "fabric/doubt.h"
 #include "fabric/json.h"
 #include "fabric/private_links.h"
+#include "transport/bootstrap/peer_address.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
@@ -23,6 +25,7 @@ namespace {
 
 // What rank 0 may tell instead of a Fabric, whose text begins with a brace.
 constexpr std::string_view kProbe = "probe";
+constexpr const char* kNotMeasured = "not measured: Q7X2_PROBE=0";
 constexpr std::string_view kFailure = "failure: ";    // kInvalidArgument
 constexpr std::string_view kMismatch = "mismatch: ";  // of the ranks
 
@@ -99,6 +102,12 @@ std::optional<Fabric> sufficient_part(const Fabric& known, const Placement& plac
   return part;
 }
 
+/// The same, unless it was measured on a busy machine, and long ago.
+std::optional<Fabric> usable_part(const Fabric& known, const Placement& placement) {
+  if (!doubt_of(known).empty() && !is_young(known, kDoubtfulAge)) return std::nullopt;
+  return sufficient_part(known, placement);
+}
+
 Fabric default_fabric(const Placement& placement, const std::string& note) {
   Fabric fabric = Fabric::assumed(placement.host_of);
   fabric.made.note = note;
@@ -112,56 +121,53 @@ Fabric default_fabric(const Placement& placement, const std::string& note) {
 /// Rank 0 of one group.
 class Surveyor {
  public:
-  Surveyor(std::shared_ptr<Group> group, const SurveyOptions& options)
-      : group_(std::move(group)), options_(options), placement_(placement_of(*group_)) {}
+  /// `announcements`: what the ranks say of themselves.
+  Surveyor(const std::vector<PeerInfo>& peer_infos, std::vector<std::string> announcements,
+           const SurveyOptions& options)
+      : announcements_(std::move(announcements)),
+        options_(options),
+        placement_(placement_of(peer_infos)) {
+    for (size_t rank = 0; rank < peer_infos.size(); ++rank) {
+      names_.push_back("rank " + std::to_string(rank) + " (" + describe_process(peer_infos[rank]) +
+                       ")");
+    }
+  }
 
   /// Takes what the ranks say of themselves. Throws Error(kMismatch) where a rank has another
   /// build.
-  void meet(const std::vector<std::string>& announcements) {
-    const std::vector<int> order = placement_.order();
-    bindings_.resize(order.size());
-    for (size_t i = 0; i < order.size(); ++i) {
-      const int rank = order[i];
-      bindings_[static_cast<size_t>(rank)] =
-          Announcement::decode(announcements[i], options_.build,
-                               group_->membership().describe(rank))
-              .binding;
+  std::vector<Announcement> hear() {
+    std::vector<Announcement> all;
+    for (size_t rank = 0; rank < names_.size(); ++rank) {
+      all.push_back(Announcement::decode(announcements_[rank], options_.build, names_[rank]));
+      bindings_.push_back(all.back().binding);
     }
+    return all;
   }
 
+  /// What all ranks are told: also what went wrong.
   std::string decide() {
-    if (const std::string file = environment("Q7X2_FABRIC"); !file.empty()) {
-      Fabric fabric = from_file(file);
-      fabric.bindings = bindings_;
-      const Fabric given = read_fabric(file);
-      fabric.servers = servers(given.servers, given.racks.size() == fabric.racks.size());
-      return to_json(fabric);
+    try {
+      hear();
+      return choose();
+    } catch (const Error& error) {
+      const bool mismatch = error.code() == ErrorCode::kMismatch;
+      return std::string(mismatch ? kMismatch : kFailure) + error.what();
     }
-    const Probing mode = probing();
-    const auto usable = [this](const Fabric& known) -> std::optional<Fabric> {
-      if (!doubt_of(known).empty() && !is_young(known, kDoubtfulAge)) return std::nullopt;
-      return sufficient_part(known, placement_);
-    };
-    if (const auto found = Memory::instance().find(usable)) return bound(*found);
-    if (mode == Probing::kNever) {
-      return bound(default_fabric(placement_, "not measured: Q7X2_PROBE=0"));
-    }
-    if (mode == Probing::kWhereUnknown) {
-      if (group_->world_size() == 1) {
-        return bound(default_fabric(placement_, "not measured: a single rank"));
-      }
-      if (const auto known = catalogued(catalogue_file(placement_.keys), catalogue_max_age())) {
-        if (const auto found = usable(*known)) return bound(*found);
-      }
-    }
-    return std::string(kProbe);
   }
 
-  std::string probe() {
+  /// The same for each rank by itself, if all announce `known`; else nothing.
+  std::string agree(const KnownFabric& known) {
+    const std::vector<Announcement> all = hear();
+    const bool all_know = std::ranges::all_of(
+        all, [&](const Announcement& each) { return each.known == known.digest; });
+    return all_know && known.fabric && !all.front().has_servers ? bound(*known.fabric) : "";
+  }
+
+  std::string probe(const std::shared_ptr<Group>& group) {
     const ProbeOptions options = probe_options();
     std::optional<Fabric> fabric;
     try {
-      fabric = conduct_probe(group_, bindings_, options);
+      fabric = conduct_probe(group, bindings_, options);
     } catch (const Error& error) {
       // Ranks that died or left, or were told to stop, end the group; figures that make no sense
       // only end the probe.
@@ -174,19 +180,44 @@ class Surveyor {
       fabric->made.note = "measured on a busy machine, so it counts for " +
                           std::to_string(kDoubtfulAge.count()) + " minutes: " + doubt;
       log(Level::kInfo,
-          "the Fabric of group '" + group_->membership().name() + "' was " + fabric->made.note);
+          "the Fabric of group '" + group->membership().name() + "' was " + fabric->made.note);
     }
     std::string text = bound(*fabric);
-    announce(group_, text, options);
+    announce(group, text, options);
     if (fabric->made.source == "probe") catalogue(text);
     return text;
+  }
+
+ private:
+  std::string choose() {
+    if (const std::string file = environment("Q7X2_FABRIC"); !file.empty()) {
+      Fabric fabric = from_file(file);
+      fabric.bindings = bindings_;
+      const Fabric given = read_fabric(file);
+      fabric.servers = servers(given.servers, given.racks.size() == fabric.racks.size());
+      return to_json(fabric);
+    }
+    const Probing mode = probing();
+    const auto usable = [this](const Fabric& known) { return usable_part(known, placement_); };
+    if (const auto found = Memory::instance().find(usable)) return bound(*found);
+    if (mode == Probing::kNever) {
+      return bound(default_fabric(placement_, kNotMeasured));
+    }
+    if (mode == Probing::kWhereUnknown) {
+      if (names_.size() == 1) {
+        return bound(default_fabric(placement_, "not measured: a single rank"));
+      }
+      if (const auto known = catalogued(catalogue_file(placement_.keys), catalogue_max_age())) {
+        if (const auto found = usable(*known)) return bound(*found);
+      }
+    }
+    return std::string(kProbe);
   }
 
   ProbeOptions probe_options() const {
     return {probing() == Probing::kAlwaysEveryPair, options_.timeout};
   }
 
- private:
   Fabric from_file(const std::string& file) const {
     const Fabric known = read_fabric(file);
     auto fabric = placed(known, placement_.host_of, placement_.keys, placement_.names, true);
@@ -242,9 +273,10 @@ class Surveyor {
     }
   }
 
-  const std::shared_ptr<Group> group_;
+  const std::vector<std::string> announcements_;  // by rank
   const SurveyOptions& options_;
   const Placement placement_;
+  std::vector<std::string> names_;         // by rank
   std::vector<Fabric::Binding> bindings_;  // by rank
 };
 
@@ -257,32 +289,48 @@ void check_decision(const std::string& decision) {
   check(kMismatch, ErrorCode::kMismatch);
 }
 
+std::vector<std::string> announcements_of(const std::vector<PeerInfo>& peer_infos) {
+  std::vector<std::string> all;
+  for (const PeerInfo& peer_info : peer_infos) all.push_back(peer_info.announcement);
+  return all;
+}
+
+/// All ranks': rank 0 gets them, by rank; the others get nothing.
+std::vector<std::string> asked(Courier& courier, const std::vector<int>& order, int position,
+                               const SurveyOptions& options) {
+  const Announcement mine{options.build, own_binding()};
+  const std::vector<std::string> in_order = gather(courier, order, position, mine.encode());
+  std::vector<std::string> by_rank(in_order.size());
+  for (size_t i = 0; i < in_order.size(); ++i) {
+    by_rank[static_cast<size_t>(order[i])] = in_order[i];
+  }
+  return by_rank;
+}
+
 /// The text of the Fabric that all ranks parse.
-std::string decided(const std::shared_ptr<Group>& group, const SurveyOptions& options) {
+std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions& options,
+                        std::string decision) {
   const std::vector<int> order = placement_of(*group).order();
   const auto position = static_cast<int>(std::ranges::find(order, group->rank()) - order.begin());
-  GroupCourier courier(group, kMaxFabricBytes, group->begun() + options.timeout);
-  const Announcement mine{options.build, own_binding()};
-  const std::vector<std::string> announcements = gather(courier, order, position, mine.encode());
-  if (group->rank() != 0) {
-    const std::string decision = spread(courier, order, position, "");
-    check_decision(decision);
-    return decision == kProbe ? follow_probe(group, {.timeout = options.timeout}) : decision;
+  const std::vector<PeerInfo>& peer_infos = group->membership().peer_infos();
+  std::optional<Surveyor> surveyor;
+  if (decision.empty()) {
+    GroupCourier courier(group, kMaxFabricBytes, group->begun() + options.timeout);
+    std::vector<std::string> announcements = asked(courier, order, position, options);
+    if (group->rank() == 0) {
+      surveyor.emplace(peer_infos, std::move(announcements), options);
+      decision = surveyor->decide();
+    }
+    decision = spread(courier, order, position, decision);
   }
-  Surveyor surveyor(group, options);
-  std::string decision;
-  std::optional<Error> failure;
-  try {
-    surveyor.meet(announcements);
-    decision = surveyor.decide();
-  } catch (const Error& error) {
-    failure = error;
-    const bool mismatch = error.code() == ErrorCode::kMismatch;
-    decision = std::string(mismatch ? kMismatch : kFailure) + error.what();
+  check_decision(decision);
+  if (decision != kProbe) return decision;
+  if (group->rank() != 0) return follow_probe(group, {.timeout = options.timeout});
+  if (!surveyor) {
+    surveyor.emplace(peer_infos, announcements_of(peer_infos), options);
+    surveyor->hear();
   }
-  spread(courier, order, position, decision);
-  if (failure) throw Error(*failure);
-  return decision == kProbe ? surveyor.probe() : decision;
+  return surveyor->probe(group);
 }
 
 /// Collectives go over the links that the Fabric has and that are there.
@@ -299,9 +347,39 @@ void take_private_links(Group& group, const Fabric& fabric) {
 
 }  // namespace
 
+KnownFabric recall(const std::vector<PeerInfo>& members) {
+  if (!environment("Q7X2_FABRIC").empty()) return {};  // rank 0 reads it
+  const Placement placement = placement_of(members);
+  KnownFabric known;
+  known.fabric =
+      Memory::instance().find([&](const Fabric& fabric) { return usable_part(fabric, placement); });
+  if (!known.fabric && probing() == Probing::kNever) {
+    known.fabric = default_fabric(placement, kNotMeasured);
+  }
+  if (!known.fabric) return {};
+  Digest digest;
+  digest.add(to_json(*known.fabric));
+  known.digest = std::to_string(digest.value());
+  return known;
+}
+
+std::string announcement_of_process(const KnownFabric& known, bool has_servers) {
+  return Announcement{build_id(), own_binding(), known.digest, has_servers}.encode();
+}
+
+std::string decide_fabric(const std::vector<PeerInfo>& peer_infos, const SurveyOptions& options) {
+  return Surveyor(peer_infos, announcements_of(peer_infos), options).decide();
+}
+
+std::string agreed_fabric(const std::vector<PeerInfo>& peer_infos, const KnownFabric& known,
+                          const SurveyOptions& options) {
+  return Surveyor(peer_infos, announcements_of(peer_infos), options).agree(known);
+}
+
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
-                                     const SurveyOptions& options) {
-  auto fabric = std::make_shared<const Fabric>(fabric_from_json(decided(group, options)));
+                                     const SurveyOptions& options, const std::string& decision) {
+  auto fabric =
+      std::make_shared<const Fabric>(fabric_from_json(carried_out(group, options, decision)));
   if (fabric->world_size() != group->world_size()) {
     throw Error(ErrorCode::kMismatch,
                 "rank 0 tells a Fabric of " + std::to_string(fabric->world_size()) +

@@ -2,7 +2,9 @@
 //
 // The ranks tell rank 0 their build of q7x2 and what they are bound to. Rank 0 decides, and all
 // parse the text it gives out, so they hold equal Fabrics whatever they know or are set to
-// themselves. Both directions take ceil(log2 n) steps. It decides in this order:
+// themselves. If rank 0 learns of all ranks first while they find each other (Bootstrap), that
+// costs no message: what the ranks say is on their peer infos, and what rank 0 decides comes with
+// them. Else both directions take ceil(log2 n) steps. It decides in this order:
 //
 //   1. the file that Q7X2_FABRIC names
 //   2. what this process has found for an earlier group on these hosts
@@ -14,6 +16,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +38,29 @@ struct SurveyOptions {
   std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
 };
 
-/// All ranks of a new group call it. Throws on all ranks what went wrong on rank 0,
-/// Error(kMismatch) on all ranks where one has another build, and the error of the group where a
-/// rank dies.
+/// What a process knows already of the hosts of a new group.
+struct KnownFabric {
+  std::optional<Fabric> fabric;
+  std::string digest;  ///< empty: it knows too little
+};
+KnownFabric recall(const std::vector<PeerInfo>& members);
+
+/// What this rank says of itself on its peer info. `has_servers`: on rank 0, see Announcement.
+std::string announcement_of_process(const KnownFabric& known = {}, bool has_servers = false);
+/// Where no rank decides first, because all learn of all at once: what all ranks decide, each for
+/// itself, for `survey`; empty if they know different things, or if there are servers.
+std::string agreed_fabric(const std::vector<PeerInfo>& peer_infos, const KnownFabric& known,
+                          const SurveyOptions& options);
+/// Rank 0, before there is a group: what it decides for the ranks with these peer infos, for
+/// `survey`. `options.servers` is not called: there must be none.
+std::string decide_fabric(const std::vector<PeerInfo>& peer_infos, const SurveyOptions& options);
+
+/// All ranks of a new group call it, with what rank 0 has decided; empty: it decides now. Throws on
+/// all ranks what went wrong on rank 0, Error(kMismatch) on all ranks where one has another build,
+/// and the error of the group where a rank dies.
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
-                                     const SurveyOptions& options);
+                                     const SurveyOptions& options,
+                                     const std::string& decision = {});
 
 /// The same where all ranks hold an equal Fabric of the group already: nobody measures or talks.
 void adopt(Group& group, const Fabric& fabric);

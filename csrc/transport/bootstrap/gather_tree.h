@@ -1,22 +1,25 @@
-// The tree over which the ranks of a rendezvous gather what all of them publish.
+// The trees of a group: over one its ranks gather what all of them publish, over the other they
+// watch each other.
 //
 //                 0
 //        /     /     \      \ .
-//       1     2  ...  15    16          rank r's parent is (r - 1) / 16
+//       1     2  ...  31    32          with 32 branches rank r's parent is (r - 1) / 32
 //     / | \ .
-//   17 18 .. 32
+//   33 34 .. 64
 //
-// A rank reads the keys of at most 16 others, and the depth is log16 of the number of ranks: two
-// levels for a host, three for 4,096 ranks. A tree with fewer branches would have more levels, and
-// each level costs the time of one message to the store and one back. Up to 17 ranks the leader
-// reads the keys of all.
+// To gather, a rank reads the keys of at most 32 others, and the depth is log32 of the number of
+// ranks: one level up to 33 ranks, where the leader reads the keys of all, two up to 1,057. A tree
+// with fewer branches would have more levels, and each level costs the time of one message to the
+// store and one back. The processes of a group watch each other over one with fewer branches,
+// because each branch is a connection that stays.
 #pragma once
 
 #include <vector>
 
 namespace q7x2 {
 
-constexpr int kTreeBranches = 16;
+constexpr int kGatherBranches = 32;
+constexpr int kWatchBranches = 16;
 
 /// The ranks below `rank`, in their order.
 inline std::vector<int> children_of(int rank, int size, int branches) {

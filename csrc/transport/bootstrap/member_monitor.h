@@ -1,10 +1,10 @@
 // MemberMonitor: whether the processes that a new group needs are alive, while its ranks meet.
 //
-// Until the epoch of a rendezvous is committed, each rank watches its neighbours in the tree from
-// the moment it finds their peer infos: a parent its children, and each child of rank 0 rank 0.
-// Ranks on rank 0's host watch rank 0 too. A process of this host is watched by a pidfd, a process
-// of another host by a heartbeat connection. Once the group is open, it watches the same neighbours
-// for as long as it lives (WireUp::open), and others as soon as it talks to them.
+// Until the epoch of a StoreBootstrap is committed, each rank watches its neighbours in the tree
+// from the moment it finds their peer infos: a parent its children, and each child of rank 0 rank
+// 0. Ranks on rank 0's host watch rank 0 too. A process of this host is watched by a pidfd, a
+// process of another host by a heartbeat connection. Once the group is open, it watches the same
+// neighbours for as long as it lives (WireUp::open), and others as soon as it talks to them.
 //
 // What follows from a loss depends on who finds it, because the store may hold peer infos of dead
 // processes of an earlier attempt:
@@ -16,15 +16,15 @@
 //                 was dead from the beginning has a successor, who opens the next epoch.
 //
 // Rank 0 tells the others through the store. If rank 0 itself has died, those who have seen that
-// mark the epoch as orphaned. A rank heeds the mark if it was not there when the rank joined.
+// make it the state of the epoch. A rank heeds that if it had joined before.
 //
-// What the watching costs, with 16 branches:
+// What the watching costs, with 32 branches:
 //
 //   ranks                    64       1,024    4,096
-//   connections of rank 0    16 + 16  16 + 16  16 + 16   made by it, made by others
-//   connections of others    at most 17 + 1
-//   pause between looks      20 ms    61 ms    246 ms
-//   calls to the store       9,600    50,000   50,000    per second, if all ranks wait
+//   connections of rank 0    32 + 32  32 + 32  32 + 32   made by it, made by others
+//   connections of others    at most 33 + 1
+//   pause between questions  10 ms    20 ms    82 ms
+//   questions to the store   6,400    50,000   50,000    per second, if all ranks wait
 //
 // For new_group the processes are known before they join, from the default group
 // (peer_member_monitor.h). A rank that does not come may itself wait in a group that both are in.

@@ -55,6 +55,7 @@ PeerInfo without_group(const PeerInfo& peer_info) {
   process.device_path = {};
   process.algorithms.clear();
   process.memory.clear();
+  process.announcement.clear();
   process.renewed.clear();
   return process;
 }

@@ -141,6 +141,10 @@ void ServerRoll::give_up_silent(int64_t number, const std::string& group, const 
                "' goes on without it");
 }
 
+bool ServerRoll::is_used() {
+  return root_.add(kCount, 0) > 0;
+}
+
 std::optional<ServerMeeting> ServerRoll::invite(const std::string& group,
                                                 std::vector<PeerInfo> ranks,
                                                 const Options& options) {

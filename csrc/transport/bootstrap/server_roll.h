@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/key_store.h"
 #include "transport/peer/peer_info.h"
 #include "transport/trust/job_secret.h"
 
@@ -66,6 +66,8 @@ class ServerRoll {
   /// `root`: the store below all prefixes. Both must stay.
   ServerRoll(KeyStore& root, const JobSecret& secret) : root_(root), secret_(secret) {}
 
+  /// Whether any server has ever come. One question.
+  bool is_used();
   /// Invites all servers of the job to serve the new group of these ranks. Nothing: there are none.
   std::optional<ServerMeeting> invite(const std::string& group, std::vector<PeerInfo> ranks,
                                       const Options& options);

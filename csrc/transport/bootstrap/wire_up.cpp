@@ -35,6 +35,17 @@ bool tells_of_breaks(const std::vector<PeerInfo>& peer_infos) {
   });
 }
 
+/// Empty if one of them cannot be read.
+std::vector<PeerInfo> decoded(const std::vector<std::string>& peer_infos) {
+  std::vector<PeerInfo> all;
+  try {
+    for (const std::string& bytes : peer_infos) all.push_back(PeerInfo::decode(bytes));
+  } catch (const Error&) {
+    return {};
+  }
+  return all;
+}
+
 void destroy(Group* group) {
   // The memory that it maps and its connections are the parent's.
   if (!group->runtime().forked()) delete group;
@@ -43,11 +54,9 @@ void destroy(Group* group) {
 }  // namespace
 
 std::shared_ptr<Group> make_group(Runtime& runtime, int rank, int world_size,
-                                  const std::string& name, const Exchange& exchange,
-                                  const Await& await, bool eager, const std::string& algorithms,
-                                  DevicePath device_path) {
-  return WireUp(runtime, rank, world_size, name, exchange, await)
-      .run(eager, algorithms, device_path);
+                                  const std::string& name, Bootstrap& bootstrap,
+                                  const GroupTerms& terms) {
+  return WireUp(runtime, rank, world_size, name, bootstrap, terms).run();
 }
 
 void connect_all(Group& group) {
@@ -61,13 +70,13 @@ void set_awaited(Group& group, int rank) {
 }
 
 WireUp::WireUp(Runtime& runtime, int rank, int world_size, const std::string& name,
-               const Exchange& exchange, const Await& await)
+               Bootstrap& bootstrap, const GroupTerms& terms)
     : runtime_(runtime),
       rank_(rank),
       world_size_(world_size),
       name_(name),
-      exchange_(exchange),
-      await_(await) {
+      bootstrap_(bootstrap),
+      terms_(terms) {
   if (world_size < 1 || world_size > tag::kMaxRanks || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a group needs 1 to " + std::to_string(tag::kMaxRanks) +
@@ -83,13 +92,14 @@ WireUp::~WireUp() {
   channel_.reset();  // keys of peers' memory are the worker's
 }
 
-std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
-                                   DevicePath device_path) {
+std::shared_ptr<Group> WireUp::run() {
   const ExpectingOthers expecting(runtime_);  // its peer info goes out
-  mine_ = make_peer_info(algorithms, device_path);
-  const Prepare prepare = [this](const auto& all) { admit(all); };
-  std::vector<PeerInfo> peer_infos = verified(exchange_(
-      "peer_info", mine_.encode(), [] {}, prepare));
+  mine_ = make_peer_info();
+  const Bootstrap::Hooks hooks{.prepare = [this](const auto& all) { admit(all); },
+                               .decide = [this](const auto& all) { return decide(all); }};
+  Bootstrap::Met met = bootstrap_.meet(mine_.encode(), hooks);
+  std::vector<PeerInfo> peer_infos = verified(met.all);
+  terms_.learn(std::move(met.decision));
   refuse_without_network(peer_infos, rank_, name_);
   refuse_tcp_after_fork(peer_infos, rank_);
   Membership members = meet(peer_infos);
@@ -103,7 +113,7 @@ std::shared_ptr<Group> WireUp::run(bool eager, const std::string& algorithms,
     share_memory(*group);
     find_private_links(*group);
     log_group(*group);
-    if (eager) {
+    if (terms_.eager) {
       connect_all(*group);
     }
   } catch (const std::exception& error) {
@@ -120,8 +130,8 @@ void WireUp::open(Group& group) {
     runtime_.groups().open(locked, group.slot(), group);
     // Every rank has a parent in the tree, or children. So whatever rank dies, somebody notices,
     // also if nobody has talked to it.
-    std::vector<int> neighbours = children_of(rank_, world_size_, kTreeBranches);
-    if (rank_ > 0) neighbours.push_back((rank_ - 1) / kTreeBranches);
+    std::vector<int> neighbours = children_of(rank_, world_size_, kWatchBranches);
+    if (rank_ > 0) neighbours.push_back((rank_ - 1) / kWatchBranches);
     for (const int r : neighbours) runtime_.peers().watch(locked, members.peer(r));
     if (runtime_.queue().is_blocked() && members.host_ranks().size() > 1) {
       group.fail(locked, runtime_.queue().error());
@@ -130,20 +140,21 @@ void WireUp::open(Group& group) {
   runtime_.parking().wake_driver();
 }
 
+// What is wrong with a peer info all ranks say when they verify them.
 void WireUp::admit(const std::vector<std::string>& peer_infos) {
-  std::vector<PeerInfo> all;
-  try {
-    for (const std::string& bytes : peer_infos) all.push_back(PeerInfo::decode(bytes));
-  } catch (const Error&) {
-    return;  // all ranks say so when they verify the peer infos
-  }
+  const std::vector<PeerInfo> all = decoded(peer_infos);
   Locked locked(runtime_.lock());
   runtime_.peers().admission().admit(locked, all, mine_.host_key);
 }
 
+std::string WireUp::decide(const std::vector<std::string>& peer_infos) const {
+  const std::vector<PeerInfo> all = decoded(peer_infos);
+  return terms_.decide && !all.empty() ? terms_.decide(all) : "";
+}
+
 // ---- peer infos
 
-PeerInfo WireUp::make_peer_info(const std::string& algorithms, DevicePath device_path) {
+PeerInfo WireUp::make_peer_info() {
   learn_of_breaks(runtime_);
   PeerInfo peer_info = peer_info_of_process(runtime_);
   {
@@ -153,8 +164,9 @@ PeerInfo WireUp::make_peer_info(const std::string& algorithms, DevicePath device
   }
   peer_info.slot = static_cast<uint16_t>(slot_);
   peer_info.world_size = static_cast<uint16_t>(world_size_);
-  peer_info.algorithms = algorithms;
-  peer_info.device_path = device_path;
+  peer_info.algorithms = terms_.algorithms;
+  peer_info.device_path = terms_.device_path;
+  peer_info.announcement = terms_.announcement;
   // Before it is known whether anyone shares this host, since that spares an exchange.
   if (world_size_ > 1 && ShmChannel::is_cheap(runtime_.reactor().context())) {
     channel_ = new_channel(1);
@@ -236,7 +248,7 @@ void WireUp::renew_connections(const Membership& members, std::vector<PeerInfo> 
       Locked locked(runtime_.lock());
       closed = encode_renewed(runtime_.peers().renew(locked));
     }
-    const std::vector<std::string> all = exchange("closed", closed, [] {});
+    const std::vector<std::string> all = bootstrap_.exchange("closed", closed, [] {});
     for (size_t r = 0; r < peer_infos.size(); ++r) {
       peer_infos[r].renewed = decode_renewed(all[r]);
     }
@@ -271,7 +283,7 @@ void WireUp::find_private_links(Group& group) {
     }
   }
   const std::vector<std::string> all =
-      exchange("rails", encode_list(addresses), [&] { group.check(); });
+      bootstrap_.exchange("rails", encode_list(addresses), [&] { group.check(); });
   Locked locked(runtime_.lock());
   for (int r = 0; r < world_size_; ++r) {
     const auto network = members.private_network(rank_, r);

@@ -80,7 +80,8 @@ std::vector<std::string> WireUp::memory_keys(Group& group) {
       channel_ = new_channel(static_cast<int>(members.host_ranks().size()));
       late = channel_ ? channel_->key() : "";
     }
-    const std::vector<std::string> all = exchange("memory", late, [&] { group.check(); });
+    const std::vector<std::string> all =
+        bootstrap_.exchange("memory", late, [&] { group.check(); });
     for (size_t r = 0; r < keys.size(); ++r) {
       if (keys[r].empty()) {
         keys[r] = all[r];
@@ -131,7 +132,7 @@ void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
     return next < count ? ranks[static_cast<size_t>(next)] : -1;
   };
   // Others of the group may wait for this rank by now.
-  await_(missing, [&] {
+  bootstrap_.wait_for(missing, [&] {
     group.check();
     set_awaited(group, missing());
   });

@@ -167,6 +167,15 @@ std::unordered_map<uint64_t, Peer*> GroupTable::job_members(Locked&) const {
   return members;
 }
 
+// The newest, if the one before it has not ended yet.
+Group* GroupTable::default_group(Locked&) const {
+  const auto found = std::find_if(open_.rbegin(), open_.rend(), [&](const Group* group) {
+    const auto& names = slots_[static_cast<size_t>(group->slot())].job_ranks;
+    return names && names->empty();
+  });
+  return found == open_.rend() ? nullptr : *found;
+}
+
 std::vector<Peer*> GroupTable::failed_members(Locked&) const {
   std::vector<Peer*> failed;
   for (const Slot& slot : slots_) {

@@ -56,6 +56,9 @@ class GroupTable {
   void fail_all(Locked& locked, const std::exception& exception);
   /// The processes of the job's ranks, as far as they are members of the job's groups.
   std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
+  /// The group of all ranks of the job, by their ranks in the job; null: there is none, or the job
+  /// has given its ranks other names since.
+  Group* default_group(Locked& locked) const;
   /// Members because of which groups have failed, as this rank found or was told.
   std::vector<Peer*> failed_members(Locked& locked) const;
   /// The job renames its ranks: no member is found by its old name any more.

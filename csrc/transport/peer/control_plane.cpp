@@ -9,7 +9,7 @@ namespace {
 
 constexpr unsigned kControlId = 0;
 constexpr unsigned kWakeId = 1;
-constexpr unsigned kRingId = 4;  // AssemblyTable has 2, QueueWatch has 3
+constexpr unsigned kRingId = 4;  // BootstrapTable has 2, QueueWatch has 3
 
 Envelopes::Kind kind_on(Wire wire) {
   return wire == Wire::kPrivate ? Envelopes::Kind::kPrivate : Envelopes::Kind::kControl;

@@ -2,76 +2,22 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
+#include "base/byte_codec.h"
 #include "base/error.h"
 
 namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 11;
+constexpr uint32_t kVersion = 12;
 
-class Writer {
- public:
-  template <typename T>
-  void put(T value) {
-    std::array<char, sizeof(T)> raw;
-    std::memcpy(raw.data(), &value, sizeof(T));
-    bytes_.append(raw.data(), raw.size());
-  }
-  void put(std::string_view text) {
-    put(static_cast<uint32_t>(text.size()));
-    bytes_.append(text);
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T get() {
-    T value;
-    std::memcpy(&value, next(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  /// An enumerator that is at most `last`.
-  template <typename Enum>
-  Enum get_up_to(Enum last, const char* what) {
-    const auto value = get<Enum>();
-    if (value > last) {
-      throw Error(ErrorCode::kMismatch, "a rank's peer info has " + std::string(what) + " number " +
-                                            std::to_string(static_cast<int>(value)));
-    }
-    return value;
-  }
-  std::string get_string() { return std::string(next(get<uint32_t>())); }
-  bool at_end() const { return bytes_.empty(); }
-
- private:
-  std::string_view next(size_t count) {
-    if (count > bytes_.size()) {
-      throw Error(ErrorCode::kMismatch, "a rank's peer info is cut short: expected " +
-                                            std::to_string(count) + " more bytes, got " +
-                                            std::to_string(bytes_.size()));
-    }
-    const std::string_view part = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return part;
-  }
-
-  std::string_view bytes_;
-};
+constexpr const char* kWhat = "a rank's peer info";
 
 }  // namespace
 
 std::string PeerInfo::encode() const {
-  Writer out;
+  ByteWriter out;
   out.put(kMagic);
   out.put(kVersion);
   out.put(process);
@@ -79,29 +25,30 @@ std::string PeerInfo::encode() const {
   out.put(pid);
   out.put(slot);
   out.put(world_size);
-  out.put(std::string_view(host_key));
-  out.put(std::string_view(hostname));
-  out.put(std::string_view(address));
+  out.put(host_key);
+  out.put(hostname);
+  out.put(address);
   out.put(heartbeat_address.bytes());
   out.put(heartbeat_port);
-  out.put(std::string_view(sources.encode()));
+  out.put(sources.encode());
   out.put(static_cast<uint32_t>(rails.size()));
   for (const Nic& nic : rails) {
-    out.put(std::string_view(nic.name));
+    out.put(nic.name);
     out.put(nic.address);
     out.put(nic.prefix);
   }
-  out.put(std::string_view(transports));
+  out.put(transports);
   out.put(device_path);
   out.put(device_memory);
-  out.put(std::string_view(algorithms));
-  out.put(std::string_view(memory));
-  out.put(std::string_view(encode_renewed(renewed)));
+  out.put(algorithms);
+  out.put(memory);
+  out.put(announcement);
+  out.put(encode_renewed(renewed));
   return out.take();
 }
 
 PeerInfo PeerInfo::decode(std::string_view bytes) {
-  Reader in(bytes);
+  ByteReader in(bytes, kWhat);
   if (in.get_string() != kMagic) {
     throw Error(
         ErrorCode::kMismatch,
@@ -142,14 +89,15 @@ PeerInfo PeerInfo::decode(std::string_view bytes) {
     peer_info.rails.push_back(std::move(nic));
   }
   peer_info.transports = in.get_string();
-  peer_info.device_path = in.get_up_to(DevicePath::kDirect, "a path of tensors on devices");
-  peer_info.device_memory = in.get_up_to(DeviceMemory::kMapped, "a use of devices' memory");
+  peer_info.device_path =
+      in.get_between(DevicePath::kAuto, DevicePath::kDirect, "a path of tensors on devices");
+  peer_info.device_memory =
+      in.get_between(DeviceMemory::kNone, DeviceMemory::kMapped, "a use of devices' memory");
   peer_info.algorithms = in.get_string();
   peer_info.memory = in.get_string();
+  peer_info.announcement = in.get_string();
   peer_info.renewed = decode_renewed(in.get_string());
-  if (!in.at_end()) {
-    throw Error(ErrorCode::kMismatch, "a rank's peer info has bytes left over");
-  }
+  in.end();
   return peer_info;
 }
 
@@ -175,7 +123,7 @@ PeerInfo::Renewed PeerInfo::connection(uint64_t other) const {
 }
 
 std::string encode_renewed(const std::vector<PeerInfo::Renewed>& renewed) {
-  Writer out;
+  ByteWriter out;
   out.put(static_cast<uint32_t>(renewed.size()));
   for (const PeerInfo::Renewed& connection : renewed) {
     out.put(connection.process);
@@ -187,7 +135,7 @@ std::string encode_renewed(const std::vector<PeerInfo::Renewed>& renewed) {
 }
 
 std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes) {
-  Reader in(bytes);
+  ByteReader in(bytes, "a rank's list of broken connections");
   std::vector<PeerInfo::Renewed> renewed;
   const auto count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count; ++i) {
@@ -198,9 +146,7 @@ std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes) {
     connection.opened_rail = in.get<uint32_t>();
     renewed.push_back(connection);
   }
-  if (!in.at_end()) {
-    throw Error(ErrorCode::kMismatch, "a rank's list of broken connections has bytes left over");
-  }
+  in.end();
   return renewed;
 }
 
@@ -221,15 +167,15 @@ bool talk_through_memory(const PeerInfo& one, const PeerInfo& other) {
 }
 
 std::string encode_list(const std::vector<std::string>& texts) {
-  Writer out;
+  ByteWriter out;
   for (const std::string& text : texts) {
-    out.put(std::string_view(text));
+    out.put(text);
   }
   return out.take();
 }
 
 std::vector<std::string> decode_list(std::string_view bytes) {
-  Reader in(bytes);
+  ByteReader in(bytes, "a list of texts");
   std::vector<std::string> texts;
   while (!in.at_end()) {
     texts.push_back(in.get_string());

@@ -32,6 +32,8 @@ struct PeerInfo {
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
   std::string algorithms;  ///< the only ones allowed for collectives, "ring,sra"; empty: all
   std::string memory;      ///< key of its ShmChannel's segment; empty if it has no segment yet
+  /// What the layers above the transport say of the rank in this group; see WireUp.
+  std::string announcement;
   /// Connections that the rank will not use any more because they broke: the other process, the
   /// number of the next incarnation, and how many connections the rank has opened before it, over
   /// the shared network and over a private link. Empty if none ever broke.

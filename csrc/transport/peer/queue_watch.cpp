@@ -10,7 +10,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr unsigned kQueueId = 3;  // ControlPlane has 0 and 1, AssemblyTable has 2
+constexpr unsigned kQueueId = 3;  // ControlPlane has 0 and 1, BootstrapTable has 2
 constexpr std::chrono::milliseconds kPeriod{5};
 
 void ignore(void*, ucp_ep_h, ucs_status_t) {}

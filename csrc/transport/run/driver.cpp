@@ -47,7 +47,7 @@ bool Driver::progress(Locked& locked) {
   if (groups_.deliver(locked)) {
     tasks_.drain(locked);
   }
-  any |= assemblies_.deliver(locked);
+  any |= bootstraps_.deliver(locked);
   if (any) busy_since_ = TimePoint::max();
   return any;
 }

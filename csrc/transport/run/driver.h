@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/bootstrap/assembly_table.h"
+#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/group/group_table.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"
@@ -37,13 +37,13 @@ namespace q7x2 {
 class Driver {
  public:
   Driver(Reactor& reactor, QueueWatch& queue, PeerTable& peers, GroupTable& groups,
-         AssemblyTable& assemblies, TaskTable& tasks, JobQueue& jobs, CompletionQueue& completions,
+         BootstrapTable& bootstraps, TaskTable& tasks, JobQueue& jobs, CompletionQueue& completions,
          Parking& parking)
       : reactor_(reactor),
         queue_(queue),
         peers_(peers),
         groups_(groups),
-        assemblies_(assemblies),
+        bootstraps_(bootstraps),
         tasks_(tasks),
         jobs_(jobs),
         completions_(completions),
@@ -105,7 +105,7 @@ class Driver {
   QueueWatch& queue_;
   PeerTable& peers_;
   GroupTable& groups_;
-  AssemblyTable& assemblies_;
+  BootstrapTable& bootstraps_;
   TaskTable& tasks_;
   JobQueue& jobs_;
   CompletionQueue& completions_;

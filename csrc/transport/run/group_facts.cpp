@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/digest.h"
 #include "base/log.h"
 #include "transport/group/group.h"
 #include "transport/peer/peer_info.h"
@@ -103,6 +104,15 @@ std::vector<std::vector<int>> ranks_by_host(const Membership& members) {
     hosts[host->second].push_back(r);
   }
   return hosts;
+}
+
+std::string identity_of(const Membership& members) {
+  Digest digest;
+  for (const PeerInfo& peer_info : members.peer_infos()) {
+    digest.add(peer_info.process);
+    digest.add(peer_info.slot);
+  }
+  return std::to_string(digest.value());
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {

@@ -31,6 +31,9 @@ std::vector<PeerFacts> peer_facts(Group& group);
 /// Ranks by host, in the order of their first ranks.
 std::vector<std::vector<int>> ranks_by_host(const Membership& members);
 
+/// The same on all ranks of a group, and of no other group.
+std::string identity_of(const Membership& members);
+
 /// "0-2, 7".
 std::string ranks_text(const std::vector<int>& ranks);
 

@@ -238,12 +238,12 @@ Runtime::Runtime(const FlightSettings& flights)
              }),
       controls_(reactor_, envelopes_),
       groups_(reactor_, peers_, controls_),
-      assemblies_(identity_.process, reactor_, peers_, envelopes_),
+      bootstraps_(identity_.process, reactor_, peers_, envelopes_),
       tasks_(reactor_, flights_),
       parking_(tasks_.unfinished()),
       jobs_(reactor_.lock(), tasks_, parking_),
       completions_(std::make_shared<CompletionQueue>(parking_)),
-      driver_(reactor_, queue_, peers_, groups_, assemblies_, tasks_, jobs_, *completions_,
+      driver_(reactor_, queue_, peers_, groups_, bootstraps_, tasks_, jobs_, *completions_,
               parking_) {
   lock().cover(
       {&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_, &services_, &services_});

@@ -10,7 +10,7 @@
 //   CompletionQueue  what devices have completed
 //   Reactor   UCX's workers, requests, completions; its lock covers everything below
 //   QueueWatch  whether shared memory still brings messages to this process
-//   Envelopes, PeerTable, ControlPlane, GroupTable, AssemblyTable, TaskTable
+//   Envelopes, PeerTable, ControlPlane, GroupTable, BootstrapTable, TaskTable
 //   FlightLog records what tasks do; DumpWriter writes it to files, in a thread of its own
 //   Notifier  runs callbacks of tasks, which are code of the host program, without the lock
 #pragma once
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/process.h"
-#include "transport/bootstrap/assembly_table.h"
+#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/group/group_table.h"
 #include "transport/net/nics.h"
 #include "transport/peer/control_plane.h"
@@ -134,7 +134,7 @@ class Runtime {
   ControlPlane& controls() { return controls_; }
   Envelopes& envelopes() { return envelopes_; }
   GroupTable& groups() { return groups_; }
-  AssemblyTable& assemblies() { return assemblies_; }
+  BootstrapTable& bootstraps() { return bootstraps_; }
   TaskTable& tasks() { return tasks_; }
   JobQueue& jobs() { return jobs_; }
   const std::shared_ptr<CompletionQueue>& completions() { return completions_; }
@@ -164,7 +164,7 @@ class Runtime {
   PeerTable peers_;
   ControlPlane controls_;
   GroupTable groups_;
-  AssemblyTable assemblies_;
+  BootstrapTable bootstraps_;
   TaskTable tasks_;
   Parking parking_;
   JobQueue jobs_;

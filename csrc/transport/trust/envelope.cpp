@@ -19,7 +19,7 @@ static_assert(sizeof(Wire) == Envelopes::kBytes);
 Proof proof_of(const MessageKey& key, Envelopes::Kind kind, uint64_t sender, uint64_t receiver,
                uint64_t number, std::string_view message) {
   const std::array<uint64_t, 3> numbers{sender, receiver, number};
-  return prove(key, kind == Envelopes::Kind::kControl ? "control" : "assembly",
+  return prove(key, kind == Envelopes::Kind::kControl ? "control" : "bootstrap",
                std::as_bytes(std::span(numbers)), std::as_bytes(std::span(message)));
 }
 

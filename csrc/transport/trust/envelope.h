@@ -31,7 +31,7 @@ namespace q7x2 {
 class Envelopes {
  public:
   /// Each kind has its own numbers, because messages of one kind keep their order.
-  enum class Kind : uint8_t { kControl, kAssembly, kPrivate };
+  enum class Kind : uint8_t { kControl, kBootstrap, kPrivate };
   static constexpr size_t kBytes = 32;
 
   struct Opened {

@@ -1,6 +1,7 @@
-// What the ranks of a rendezvous write in the store.
+// What the ranks of a new group write in the store.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +36,29 @@ std::map<int, JoinRecord> records_of(std::string_view bundle);
 std::string pack(const std::string& bytes);
 /// Throws Error(kMismatch) where `packed` is something else.
 std::string unpack(const std::string& packed);
+
+/// How far the ranks have come, in the one key that all of them read.
+struct EpochState {
+  enum class Phase : uint8_t {
+    kNone,       ///< nobody has written anything
+    kOpen,       ///< ranks may join; the body is rank 0's entry
+    kRoster,     ///< all have joined; the body is what they gave
+    kCommitted,  ///< all have confirmed the roster; the body is rank 0's world size
+    kExchanged,  ///< the body is what all gave in the exchange `what`
+    kFailed,     ///< the body is the failure
+    kOrphaned,   ///< rank 0 has died; the body is the failure
+  };
+
+  int64_t epoch = 0;
+  Phase phase = Phase::kNone;
+  std::string what = {};
+  std::string body = {};
+  bool is_elsewhere = false;  ///< the body is long, and has a key of its own
+
+  std::string encode() const;
+  /// Throws Error(kMismatch) where `bytes` is something else.
+  static EpochState decode(const std::string& bytes);
+};
 
 std::string encode_failure(const Error& failure);
 /// Throws Error(kMismatch) where `bytes` is something else.

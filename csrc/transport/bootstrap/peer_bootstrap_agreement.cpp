@@ -1,4 +1,4 @@
-// The agreement at the end of an assembly: all survivors have the group, or none has it.
+// The agreement at the end of a bootstrap: all survivors have the group, or none has it.
 //
 //   member 1   made --ready-->  leader 0  (all are ready)  --commit--> 1, 2
 //   member 2   made --ready-->
@@ -19,7 +19,7 @@
 #include <algorithm>
 
 #include "base/process.h"
-#include "transport/bootstrap/assembly.h"
+#include "transport/bootstrap/peer_bootstrap.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kNap{1};
 
 }  // namespace
 
-void Assembly::agree() {
+void PeerBootstrap::agree() {
   has_voted_ = true;
   auto next_word = Clock::now() + (rank_ == leader_ ? kAskPeriod : std::chrono::milliseconds(0));
   for (;;) {
@@ -46,7 +46,7 @@ void Assembly::agree() {
       if (leader_ == rank_) {
         ask_for_votes();
       } else {
-        send(leader_, message(AssemblyKind::kReady).encode());
+        send(leader_, message(BootstrapKind::kReady).encode());
       }
     }
     try {
@@ -71,7 +71,7 @@ void Assembly::agree() {
 }
 
 /// True: all have the group. Throws if nobody does.
-bool Assembly::lead() {
+bool PeerBootstrap::lead() {
   bool is_complete = true;
   for (int member = 0; member < size(); ++member) {
     if (member != rank_ && !is_gone(member)) is_complete &= ready_.contains(member);
@@ -79,15 +79,15 @@ bool Assembly::lead() {
   // The first leader decides alone. Its successor must know that nobody has committed.
   if (!gone_.empty() && (is_complete || rank_ == 0)) throw gone_.begin()->second;
   if (!is_complete) return false;
-  const std::string commit = message(AssemblyKind::kCommit).encode();
+  const std::string commit = message(BootstrapKind::kCommit).encode();
   for (int member = 0; member < size(); ++member) {
     if (member != rank_) send(member, commit);
   }
   return true;
 }
 
-void Assembly::ask_for_votes() {
-  const std::string question = message(AssemblyKind::kAskReady).encode();
+void PeerBootstrap::ask_for_votes() {
+  const std::string question = message(BootstrapKind::kAskReady).encode();
   for (int member = 0; member < size(); ++member) {
     if (member != rank_ && !ready_.contains(member) && !gone_.contains(member)) {
       send(member, question);
@@ -95,12 +95,12 @@ void Assembly::ask_for_votes() {
   }
 }
 
-void Assembly::hear(const AssemblyMessage& message) {
+void PeerBootstrap::hear(const BootstrapMessage& message) {
   const std::optional<int> member = member_of(message.process);
   if (!member) return;
-  if (message.kind == AssemblyKind::kReady) {
+  if (message.kind == BootstrapKind::kReady) {
     ready_.insert(*member);
-  } else if (message.kind == AssemblyKind::kCommit) {
+  } else if (message.kind == BootstrapKind::kCommit) {
     if (*member >= leader_) {
       is_committed_ = true;
       leader_ = *member;
@@ -108,19 +108,19 @@ void Assembly::hear(const AssemblyMessage& message) {
   } else {
     leader_ = std::max(leader_, *member);
     if (has_voted_ && leader_ == *member) {
-      send(*member, this->message(AssemblyKind::kReady).encode());
+      send(*member, this->message(BootstrapKind::kReady).encode());
     }
   }
 }
 
-int Assembly::first_alive() {
+int PeerBootstrap::first_alive() {
   int member = 0;
   while (member != rank_ && is_gone(member)) ++member;
   return member;
 }
 
 /// Whether it is dead. If only its connection broke, it is opened again.
-bool Assembly::is_gone(int member) {
+bool PeerBootstrap::is_gone(int member) {
   if (gone_.contains(member)) return true;
   {
     Locked locked(runtime_.lock());
@@ -135,11 +135,12 @@ bool Assembly::is_gone(int member) {
     }
     ++reopened_[member];
   }
-  send(member, message(leader_ == rank_ ? AssemblyKind::kAskReady : AssemblyKind::kReady).encode());
+  send(member,
+       message(leader_ == rank_ ? BootstrapKind::kAskReady : BootstrapKind::kReady).encode());
   return false;
 }
 
-std::optional<int> Assembly::member_of(uint64_t process) const {
+std::optional<int> PeerBootstrap::member_of(uint64_t process) const {
   const auto found = std::ranges::find(options_.members, process, &PeerInfo::process);
   if (found == options_.members.end()) return std::nullopt;
   return static_cast<int>(found - options_.members.begin());

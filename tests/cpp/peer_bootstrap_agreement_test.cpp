@@ -1,4 +1,4 @@
-// All survivors of an assembly end alike, whoever dies and when.
+// All survivors of a bootstrap end alike, whoever dies and when.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 #include "peer_infos_of_ranks.h"
 #include "ranks.h"
 #include "slowdown.h"
-#include "transport/bootstrap/assembly.h"
+#include "transport/bootstrap/peer_bootstrap.h"
 
 namespace q7x2::test {
 namespace {
@@ -29,18 +29,18 @@ std::string why;
 
 /// Meets the members, and says how that ended: "made", or who failed.
 std::string meet(Rank& rank, std::vector<PeerInfo> members, const std::string& uuid,
-                 const std::function<void(Assembly&)>& make = {}) {
+                 const std::function<void(PeerBootstrap&)>& make = {}) {
   try {
-    Assembly assembly(rank.runtime(), {.title = uuid,
-                                       .scope = "agreement",
-                                       .uuid = uuid,
-                                       .members = std::move(members),
-                                       .list = "all",
-                                       .timeout = kPatience});
-    assembly.run(
+    PeerBootstrap bootstrap(rank.runtime(), {.title = uuid,
+                                             .scope = "agreement",
+                                             .name = uuid,
+                                             .members = std::move(members),
+                                             .list = "all",
+                                             .timeout = kPatience});
+    bootstrap.run(
         [&] {
-          assembly.exchange("peer_infos", std::string(1000, 'c'), [] {});
-          if (make) make(assembly);
+          bootstrap.exchange("peer_infos", std::string(1000, 'c'), [] {});
+          if (make) make(bootstrap);
         },
         [](const Error&) {});
     return "made";
@@ -106,7 +106,7 @@ TEST(Agreement, IfOneFailsAllFail) {
     const std::vector<PeerInfo> peer_infos = cards_of_ranks(rank);
     for (int failing = 0; failing < kRanks; ++failing) {
       const std::string outcome =
-          meet(rank, peer_infos, std::to_string(failing), [&](const Assembly&) {
+          meet(rank, peer_infos, std::to_string(failing), [&](const PeerBootstrap&) {
             if (rank.rank != failing) return;
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
             throw Error(ErrorCode::kTransport, "no memory", failing);
@@ -121,7 +121,7 @@ TEST(Agreement, ALeaderThatDiesBeforeItDecidesIsReplaced) {
   run_ranks(kRanks,
             [](Rank& rank) {
               const std::string outcome =
-                  meet(rank, cards_of_ranks(rank), "1", [&](const Assembly&) {
+                  meet(rank, cards_of_ranks(rank), "1", [&](const PeerBootstrap&) {
                     if (rank.rank > 0) return;
                     std::this_thread::sleep_for(std::chrono::milliseconds(300));
                     ::raise(SIGKILL);

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "shared_store.h"
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/store_bootstrap.h"
 
 namespace q7x2 {
 namespace {
@@ -128,20 +128,20 @@ class Process {
 
  private:
   void run(int rank, int size) {
-    Rendezvous rendezvous(client_, {.rank = rank,
-                                    .size = size,
-                                    .group = "g",
-                                    .timeout = milliseconds(60'000),
-                                    .monitor = &monitor_,
-                                    .pause = milliseconds(2),
-                                    .branches = 3,
-                                    .patience = milliseconds(300)});
+    StoreBootstrap bootstrap(client_, {.rank = rank,
+                                       .size = size,
+                                       .group = "g",
+                                       .timeout = milliseconds(60'000),
+                                       .monitor = &monitor_,
+                                       .pause = milliseconds(2),
+                                       .branches = 3,
+                                       .patience = milliseconds(300)});
     try {
-      peer_infos = rendezvous.exchange("peer_info", peer_info_, [] {});
+      peer_infos = bootstrap.meet(peer_info_, {}).all;
     } catch (const Error& e) {
       error = e;
-      rendezvous.fail(e);
-      rendezvous.stay([] {});
+      bootstrap.fail(e);
+      bootstrap.stay([] {});
     } catch (const Killed&) {
       town_.declare_dead(peer_info_);
     }
@@ -190,7 +190,7 @@ void expect_all_name(Ranks& ranks, int victim) {
 }
 
 /// All wait for a rank that does not come, when another one is killed.
-TEST(RendezvousWatch, ADeathEndsTheWaitOfAll) {
+TEST(StoreBootstrapWatch, ADeathEndsTheWaitOfAll) {
   for (const int victim : {0, 1, 5, 12}) {
     SharedStore store;
     Town town;
@@ -203,7 +203,7 @@ TEST(RendezvousWatch, ADeathEndsTheWaitOfAll) {
 }
 
 /// Rank 0 has opened the epoch, so a peer info in it is of this attempt.
-TEST(RendezvousWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
+TEST(StoreBootstrapWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
   for (const int victim : {1, 5, 12}) {
     SharedStore store;
     Town town;
@@ -218,7 +218,7 @@ TEST(RendezvousWatch, ARankThatDiedBeforeItWasSeenIsNamed) {
 
 /// The next attempt finds the peer infos, the epoch and the mark of an attempt whose processes are
 /// dead.
-TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
+TEST(StoreBootstrapWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
   for (const int victim : {0, 1, 5}) {
     SharedStore store;
     Town town;
@@ -244,7 +244,7 @@ TEST(RendezvousWatch, WhatDiedInAnEarlierAttemptIsNoDeathOfThisOne) {
 }
 
 /// A rank that is late may itself wait for another one, which the errors of the others name.
-TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
+TEST(StoreBootstrapWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
   SharedStore store;
   Town town;
   std::vector<std::string> texts(2);
@@ -253,14 +253,14 @@ TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
     threads.emplace_back([&, r] {
       Client client(store);
       TownMonitor monitor(town);
-      Rendezvous rendezvous(client, {.rank = r,
-                                     .size = 3,
-                                     .group = "g",
-                                     .timeout = milliseconds(2'000),
-                                     .monitor = &monitor,
-                                     .pause = milliseconds(2)});
+      StoreBootstrap bootstrap(client, {.rank = r,
+                                        .size = 3,
+                                        .group = "g",
+                                        .timeout = milliseconds(2'000),
+                                        .monitor = &monitor,
+                                        .pause = milliseconds(2)});
       try {
-        rendezvous.exchange("peer_info", peer_info_of(0, r), [] {});
+        bootstrap.meet(peer_info_of(0, r), {});
       } catch (const Error& error) {
         texts[static_cast<size_t>(r)] = error.what();
       }
@@ -273,7 +273,7 @@ TEST(RendezvousWatch, ARankThatDoesNotComeIsAskedWhomItWaitsFor) {
   }
 }
 
-TEST(RendezvousWatch, ARankWatchesItsNeighboursInTheTree) {
+TEST(StoreBootstrapWatch, ARankWatchesItsNeighboursInTheTree) {
   SharedStore store;
   Town town;
   Ranks ranks = start(store, town, 0, {12});

@@ -1,6 +1,6 @@
-// Messages of assemblies, behind their envelopes.
+// Messages of bootstraps, behind their envelopes.
 #include "format.h"
-#include "transport/bootstrap/assembly_message.h"
+#include "transport/bootstrap/bootstrap_message.h"
 
 namespace q7x2::fuzz {
 namespace {
@@ -8,8 +8,8 @@ namespace {
 constexpr int kPieces = 3;
 
 std::string example(Random& random) {
-  AssemblyMessage message;
-  message.kind = static_cast<AssemblyKind>(1 + random() % 8);
+  BootstrapMessage message;
+  message.kind = static_cast<BootstrapKind>(1 + random() % 8);
   message.key = "reconfigure\n" + std::to_string(random() % 10);
   message.peer_info = "a peer_info";
   message.process = random();
@@ -24,9 +24,9 @@ std::string example(Random& random) {
 }
 
 bool read(std::string_view input, Random&) {
-  const auto message = AssemblyMessage::decode(input);
+  const auto message = BootstrapMessage::decode(input);
   if (!message) return false;
-  require(message->kind >= AssemblyKind::kPieces && message->kind <= AssemblyKind::kCommit,
+  require(message->kind >= BootstrapKind::kPieces && message->kind <= BootstrapKind::kCommit,
           "a kind");
   require(message->code <= ErrorCode::kInternal, "a code");
   require(message->round >= 0 && message->round < 32, "a round");
@@ -36,8 +36,8 @@ bool read(std::string_view input, Random&) {
 
 }  // namespace
 
-std::vector<Format> assembly_formats() {
-  return {{"assembly", 6, example, read}};
+std::vector<Format> bootstrap_message_formats() {
+  return {{"bootstrap", 6, example, read}};
 }
 
 }  // namespace q7x2::fuzz

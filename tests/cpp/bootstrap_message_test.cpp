@@ -1,5 +1,5 @@
-// What the processes of an assembly send each other, and bytes that are something else.
-#include "transport/bootstrap/assembly_message.h"
+// What the processes of a bootstrap send each other, and bytes that are something else.
+#include "transport/bootstrap/bootstrap_message.h"
 
 #include <cstdint>
 #include <random>
@@ -10,9 +10,9 @@
 namespace q7x2 {
 namespace {
 
-AssemblyMessage example() {
-  AssemblyMessage message;
-  message.kind = AssemblyKind::kFailure;
+BootstrapMessage example() {
+  BootstrapMessage message;
+  message.kind = BootstrapKind::kFailure;
   message.key = std::string("scope\n7\0", 8);
   message.peer_info = "peer_info";
   message.process = ~uint64_t{0};
@@ -27,8 +27,8 @@ AssemblyMessage example() {
   return message;
 }
 
-TEST(AssemblyMessage, IsReadAsItWasWritten) {
-  const auto read = AssemblyMessage::decode(example().encode());
+TEST(BootstrapMessage, IsReadAsItWasWritten) {
+  const auto read = BootstrapMessage::decode(example().encode());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->encode(), example().encode());
   EXPECT_EQ(read->key, example().key);
@@ -39,17 +39,17 @@ TEST(AssemblyMessage, IsReadAsItWasWritten) {
   EXPECT_THROW(unpack_pieces("nothing", 1), Error);
 }
 
-TEST(AssemblyMessage, OtherBytesAreDropped) {
+TEST(BootstrapMessage, OtherBytesAreDropped) {
   const std::string bytes = example().encode();
-  EXPECT_FALSE(AssemblyMessage::decode(""));
-  EXPECT_FALSE(AssemblyMessage::decode(bytes.substr(0, bytes.size() - 1)));
+  EXPECT_FALSE(BootstrapMessage::decode(""));
+  EXPECT_FALSE(BootstrapMessage::decode(bytes.substr(0, bytes.size() - 1)));
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 5000; ++i) {
     std::string other = bytes;
     other[random() % other.size()] = static_cast<char>(random());
-    if (const auto read = AssemblyMessage::decode(other)) {  // what is read is sound
+    if (const auto read = BootstrapMessage::decode(other)) {  // what is read is sound
       EXPECT_LE(static_cast<int>(read->code), static_cast<int>(ErrorCode::kInternal));
       try {
         unpack_pieces(read->body, 3);

@@ -1,5 +1,5 @@
-// What the processes of an assembly send each other. See transport/bootstrap/assembly.h for the
-// protocol.
+// What the processes of a PeerBootstrap send each other; transport/bootstrap/peer_bootstrap.h has
+// the protocol.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,23 @@
 
 namespace q7x2 {
 
-enum class AssemblyKind : uint8_t {
+enum class BootstrapKind : uint8_t {
   kPieces = 1,  ///< a round's pieces of an exchange
   kAsk,         ///< the sender still waits for the pieces of a round
   kWaiting,     ///< the answer if they are not there yet: whom the answerer waits for itself
-  kRefusal,     ///< the uuid was used before
-  kFailure,     ///< the assembly cannot succeed, and why
+  kRefusal,     ///< the key was used before
+  kFailure,     ///< the bootstrap cannot succeed, and why
   kReady,       ///< the sender has made its part, and does what the leader decides
   kAskReady,    ///< the leader does not know yet whether the receiver has
-  kCommit,      ///< the assembly has succeeded
+  kCommit,      ///< the bootstrap has succeeded
 };
 
-struct AssemblyMessage {
-  AssemblyKind kind = AssemblyKind::kPieces;
-  std::string key;        ///< which assembly: its scope and uuid
+struct BootstrapMessage {
+  BootstrapKind kind = BootstrapKind::kPieces;
+  std::string key;       ///< which bootstrap: its scope and name
+  uint64_t attempt = 0;  ///< of those with this key
+  /// The first of the attempts before this one that all failed at the sender.
+  uint64_t failed_since = 0;
   std::string peer_info;  ///< the sender's, encoded, so that it can be answered
   uint64_t process = 0;   ///< the sender's
   uint64_t list = 0;      ///< digest of the members, in their order
@@ -42,7 +45,7 @@ struct AssemblyMessage {
 
   std::string encode() const;
   /// Nothing where the bytes are something else; such bytes are dropped. The body is not unpacked.
-  static std::optional<AssemblyMessage> decode(std::string_view bytes);
+  static std::optional<BootstrapMessage> decode(std::string_view bytes);
 };
 
 std::string pack_pieces(const std::vector<std::string>& pieces);

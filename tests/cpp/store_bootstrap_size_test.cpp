@@ -1,8 +1,8 @@
-// How the rendezvous grows with the number of ranks: keys, calls to the store, bytes, and whom a
-// rank watches. Thousands of ranks run as coroutines of one thread; one that waits for a key gives
-// way to the others. Some are the real thing. The others do to the store what the protocol asks of
-// them, and read nothing that they do not pass on: all rosters of 4,096 ranks would not fit into
-// memory.
+// How a StoreBootstrap grows with the number of ranks: keys, questions to the store, bytes, and
+// whom a rank watches. Thousands of ranks run as coroutines of one thread; one that waits for a key
+// gives way to the others. Some are the real thing. The others do to the store what the protocol
+// asks of them, and read nothing that they do not pass on: all rosters of 4,096 ranks would not fit
+// into memory.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -19,7 +19,7 @@
 
 #include "slowdown.h"
 #include "transport/bootstrap/published.h"
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/store_bootstrap.h"
 
 namespace q7x2 {
 namespace {
@@ -77,25 +77,38 @@ class CountingStore final : public KeyStore {
   explicit CountingStore(Values& values) : values_(values) {}
 
   void set(const std::string& key, const std::string& value) override {
-    ++calls;
     keys.insert(key);
     values_[key] = value;
   }
   int64_t add(const std::string& key, int64_t amount) override {
-    ++calls;
+    ++questions;
     keys.insert(key);
     std::string& value = values_[key];
     const int64_t sum = (value.empty() ? 0 : std::stoll(value)) + amount;
     value = std::to_string(sum);
     return sum;
   }
-  bool check(const std::string& key) override {
-    ++calls;
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    ++questions;
     keys.insert(key);
-    return values_.contains(key);
+    const auto found = values_.find(key);
+    if (found == values_.end() ? !expected.empty() : found->second != expected) {
+      const std::string& value = found == values_.end() ? expected : found->second;
+      bytes_read += value.size();
+      return value;
+    }
+    return values_[key] = desired;
+  }
+  using KeyStore::check;
+  bool check(const std::vector<std::string>& wanted) override {
+    ++questions;
+    keys.insert(wanted.begin(), wanted.end());
+    return std::all_of(wanted.begin(), wanted.end(),
+                       [&](const auto& key) { return values_.contains(key); });
   }
   std::vector<std::string> get(const std::vector<std::string>& wanted) override {
-    ++calls;
+    ++questions;
     std::vector<std::string> found;
     for (const auto& key : wanted) {
       keys.insert(key);
@@ -104,29 +117,15 @@ class CountingStore final : public KeyStore {
     }
     return found;
   }
-  /// The first wait for a set of keys is over too early, so that the rank looks around once.
-  bool wait(const std::vector<std::string>& wanted, std::chrono::microseconds) override {
-    ++calls;
-    keys.insert(wanted.begin(), wanted.end());
-    if (looked_for_.insert(wanted.front()).second) {
-      Coroutine::give_way();
-      return false;
-    }
-    while (!std::all_of(wanted.begin(), wanted.end(),
-                        [&](const auto& key) { return values_.contains(key); })) {
-      Coroutine::give_way();
-    }
-    return true;
-  }
+  void pause(std::chrono::microseconds) override { Coroutine::give_way(); }
 
   std::set<std::string> keys;
   std::set<int> watched;
-  size_t calls = 0;
+  size_t questions = 0;  // that have answers
   size_t bytes_read = 0;
 
  private:
   Values& values_;
-  std::set<std::string> looked_for_;
 };
 
 /// Whom a rank watches. Nobody dies.
@@ -167,66 +166,65 @@ bool is_real(int rank, int size) {
 
 void run_real(CountingStore& store, int rank, int size) {
   CountingMonitor monitor(store.watched);
-  Rendezvous rendezvous(store, {.rank = rank,
-                                .size = size,
-                                .group = kGroup,
-                                .timeout = std::chrono::hours(1),
-                                .monitor = &monitor,
-                                .pause = std::chrono::microseconds(1),
-                                .slice = std::chrono::hours(1)});
+  StoreBootstrap bootstrap(store, {.rank = rank,
+                                   .size = size,
+                                   .group = kGroup,
+                                   .timeout = std::chrono::hours(1),
+                                   .monitor = &monitor,
+                                   .pause = std::chrono::microseconds(1),
+                                   .slice = std::chrono::hours(1)});
   {
     std::vector<std::string> expected;
     for (int r = 0; r < size; ++r) expected.push_back(peer_info_of(r));
-    EXPECT_TRUE(rendezvous.exchange("peer_info", peer_info_of(rank), [] {}) == expected);
+    EXPECT_TRUE(bootstrap.meet(peer_info_of(rank), {}).all == expected);
   }
-  const auto later = rendezvous.exchange("later", std::to_string(rank), [] {});
+  const auto later = bootstrap.exchange("later", std::to_string(rank), [] {});
   EXPECT_EQ(later.back(), std::to_string(size - 1));
-  rendezvous.finish([] {});
+  bootstrap.finish([] {});
 }
 
 void run_ghost(CountingStore& store, int rank, int size) {
+  using Phase = EpochState::Phase;
   const std::string epoch = "q7x2/1/";
   const std::string id = "/" + std::to_string(rank);
   const auto sealed = [&](const std::string& what, const std::string& mine) {
     return publish(JobSecret(""), what, {rank, size, kGroup, "1"}, mine);
   };
-  const auto pass_on = [&](const std::string& what, const std::string& mine) {
-    std::string bundle = encode_entry(rank, mine);
+  const auto pass_on = [&](const std::string& what, std::string bundle) {
     store.set(epoch + what + id, bundle);
     std::vector<std::string> keys;
-    for (const int child : children_of(rank, size, kTreeBranches)) {
-      const bool leaf = !has_children(child, size, kTreeBranches);
+    for (const int child : children_of(rank, size, kGatherBranches)) {
+      const bool leaf = !has_children(child, size, kGatherBranches);
       keys.push_back(epoch + what + (leaf ? "/" : "/below/") + std::to_string(child));
     }
     if (keys.empty()) return;
-    while (!store.wait(keys, {})) {
-    }
+    while (!store.check(keys)) store.pause({});
     for (const auto& part : store.get(keys)) bundle += part;
     store.set(epoch + what + "/below" + id, bundle);
   };
-  const auto wait = [&](const std::vector<std::string>& wanted) {
-    while (!store.wait(wanted, {})) {
+  const auto await = [&](const std::string& key, Phase phase) {
+    for (;;) {
+      const auto found = store.read(key);
+      if (found && EpochState::decode(*found).phase >= phase) return;
+      store.pause({});
     }
   };
-  const auto count = [&](const std::string& what, const std::string& all) {
-    if (store.add(epoch + what, 1) == size - 1) store.set(epoch + all, "");
-  };
-  wait({epoch + "open"});
-  pass_on("join",
-          JoinRecord{"nonce" + id, size, {}, sealed("peer_info", peer_info_of(rank))}.encode());
-  wait({epoch + "roster"});
-  count("ack", "confirmed");
-  wait({epoch + "commit"});
-  pass_on("x/later", sealed("later", std::to_string(rank)));
-  wait({epoch + "x/later"});
-  count("done", "all done");
+  await("q7x2/state", Phase::kOpen);
+  const JoinRecord own{"nonce" + id, size, {}, sealed("peer_info", peer_info_of(rank))};
+  pass_on("join", encode_entry(rank, own.encode()));
+  await("q7x2/state", Phase::kRoster);
+  pass_on("ack", "");
+  await("q7x2/state", Phase::kCommitted);
+  pass_on("x/later", encode_entry(rank, sealed("later", std::to_string(rank))));
+  await(epoch + "after", Phase::kExchanged);
+  pass_on("done", "");
 }
 
-class RendezvousSize : public ::testing::TestWithParam<int> {};
+class StoreBootstrapSize : public ::testing::TestWithParam<int> {};
 
-// What is bounded here grows with the levels of the tree, so with log n: four levels of sixteen
-// branches hold 69,905 ranks.
-TEST_P(RendezvousSize, ARankUsesFewKeys) {
+// What is bounded here grows with the levels of the tree, so with log n: three levels of 32
+// branches hold 33,825 ranks.
+TEST_P(StoreBootstrapSize, ARankUsesFewKeys) {
   const int size = GetParam();
   Values values;
   std::vector<std::unique_ptr<CountingStore>> stores;
@@ -249,20 +247,19 @@ TEST_P(RendezvousSize, ARankUsesFewKeys) {
   ASSERT_TRUE(left.empty());
 
   size_t keys = 0;
-  size_t calls = 0;
+  size_t questions = 0;
   size_t watched = 0;
   for (const auto& store : stores) {
     keys = std::max(keys, store->keys.size());
-    calls = std::max(calls, store->calls);
+    questions = std::max(questions, store->questions);
     watched = std::max(watched, store->watched.size());
   }
-  // Two exchanges gather from at most sixteen children each, and their peer infos are read to watch
-  // them; everything else is one key a purpose.
-  const auto branches = static_cast<size_t>(kTreeBranches);
-  EXPECT_LE(keys, 3 * branches + 20);
-  // A look is one call, and two for each child whose peer info is new.
-  const size_t looks = 8;
-  EXPECT_LE(calls, 32 + looks + 2 * branches);
+  // Four times a rank gathers from its children. Everything else is one key a purpose.
+  const auto branches = static_cast<size_t>(kGatherBranches);
+  EXPECT_LE(keys, 5 * branches + 20);
+  // A wait is a few questions here, and a child's peer info is one.
+  EXPECT_LE(questions, 40 + 2 * branches);
+  EXPECT_LE(stores.back()->questions, 16U);
   // Of its children, and rank 0 if that is its parent.
   EXPECT_LE(watched, branches + 1);
   EXPECT_EQ(stores.front()->watched.size(), branches);
@@ -271,14 +268,15 @@ TEST_P(RendezvousSize, ARankUsesFewKeys) {
   EXPECT_LT(bytes,
             (JobSecret::kSealBytes + peer_info_of(0).size()) * static_cast<size_t>(size) / 2);
   RecordProperty("keys", static_cast<int>(keys));
-  RecordProperty("calls", static_cast<int>(calls));
+  RecordProperty("questions", static_cast<int>(questions));
+  RecordProperty("questions_of_a_leaf", static_cast<int>(stores.back()->questions));
   RecordProperty("watched", static_cast<int>(watched));
   RecordProperty("bytes_of_a_leaf", static_cast<int>(bytes));
 }
 
 // After 10 s rank 0 asks the store for each rank that is late. With sanitizers the largest size
 // takes longer than that.
-INSTANTIATE_TEST_SUITE_P(Ranks, RendezvousSize,
+INSTANTIATE_TEST_SUITE_P(Ranks, StoreBootstrapSize,
                          ::testing::ValuesIn(test::kSlowdown == 1 ? std::vector<int>{64, 1024, 4096}
                                                                   : std::vector<int>{64, 1024}),
                          [](const auto& size) { return std::to_string(size.param); });

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "shared_store.h"
-#include "transport/bootstrap/rendezvous.h"
+#include "transport/bootstrap/store_bootstrap.h"
 
 namespace q7x2 {
 namespace {
@@ -56,8 +56,15 @@ class OverdueStore final : public KeyStore {
     count();
     return sum;
   }
-  bool check(const std::string& key) override {
-    const bool found = client_.check(key);
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    std::string found = client_.compare_set(key, expected, desired);
+    count();
+    return found;
+  }
+  using KeyStore::check;
+  bool check(const std::vector<std::string>& keys) override {
+    const bool found = client_.check(keys);
     count();
     return found;
   }
@@ -66,10 +73,9 @@ class OverdueStore final : public KeyStore {
     count();
     return values;
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
-    const bool found = client_.wait(keys, timeout);
+  void pause(std::chrono::microseconds time) override {
+    client_.pause(time);
     count();
-    return found;
   }
 
  private:
@@ -86,19 +92,19 @@ class Rank {
  public:
   Rank(SharedStore& store, int rank, int overdue = -1)
       : store_(store, overdue), thread_([this, rank] {
-          Rendezvous::Options options = options_of(rank, kMembers);
+          StoreBootstrap::Options options = options_of(rank, kMembers);
           options.monitor = &monitor_;
-          Rendezvous rendezvous(store_, options);
+          StoreBootstrap bootstrap(store_, options);
           store_.attend = [&] {
             monitor_.is_known = true;
-            rendezvous.attend();
+            bootstrap.attend();
           };
           try {
-            rendezvous.exchange("peer_info", "peer_info", [] {});
+            bootstrap.meet("peer_info", {});
           } catch (const Error& failure) {
             error = failure;
-            rendezvous.fail(failure);
-            rendezvous.stay([] {});
+            bootstrap.fail(failure);
+            bootstrap.stay([] {});
           }
         }) {}
   ~Rank() { join(); }
@@ -149,7 +155,7 @@ TEST_P(AnOverdueAnswer, DoesNotKeepTheNewsFromTheOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rendezvous, AnOverdueAnswer, ::testing::Values(0, 1, 4),
+INSTANTIATE_TEST_SUITE_P(StoreBootstrap, AnOverdueAnswer, ::testing::Values(0, 1, 4),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/assembly.h"
+#include "transport/bootstrap/peer_bootstrap.h"
 
 #include <algorithm>
 #include <set>
@@ -28,7 +28,7 @@ uint64_t digest_of(const std::vector<PeerInfo>& members) {
   return digest.value();
 }
 
-int own_rank(uint64_t process, const Assembly::Options& options) {
+int own_rank(uint64_t process, const PeerBootstrap::Options& options) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, options.title + ": " + why);
   };
@@ -53,34 +53,45 @@ int own_rank(uint64_t process, const Assembly::Options& options) {
 
 }  // namespace
 
-Assembly::Assembly(Runtime& runtime, Options options)
+PeerBootstrap::PeerBootstrap(Runtime& runtime, Options options)
     : runtime_(runtime),
       options_(std::move(options)),
       deadline_(Clock::now() + options_.timeout),
       rank_(own_rank(runtime.process(), options_)),
-      rounds_(rank_, size()) {
+      rounds_(rank_, size()),
+      late_({.rank = rank_,
+             .size = size(),
+             .group = options_.name,
+             .timeout = options_.timeout,
+             .monitor = options_.monitor,
+             .explain = options_.explain_missing}) {
   runtime_.enter();
-  stamp_.key = options_.scope + '\n' + options_.uuid;
+  stamp_.key = options_.scope + '\n' + options_.name;
   stamp_.peer_info = options_.members[static_cast<size_t>(rank_)].encode();
   stamp_.process = runtime_.process();
   stamp_.list = digest_of(options_.members);
-  answer_ = message(AssemblyKind::kRefusal);
+  Locked locked(runtime_.lock());
+  BootstrapTable& table = runtime_.bootstraps();
+  const bool is_new = options_.is_repeatable ? table.begin_next(locked, stamp_, inbox_)
+                                             : table.begin(locked, stamp_, inbox_);
+  if (!is_new) {
+    throw error(ErrorCode::kInvalidArgument, options_.is_repeatable
+                                                 ? "this process makes it twice at the same time"
+                                                 : "the uuid was already used in this process");
+  }
+  answer_ = message(BootstrapKind::kRefusal);
   answer_.code = ErrorCode::kInvalidArgument;
   answer_.text = options_.title + ": the uuid was already used by " +
                  describe_process(options_.members[static_cast<size_t>(rank_)]);
-  Locked locked(runtime_.lock());
-  if (!runtime_.assemblies().begin(locked, stamp_, inbox_)) {
-    throw error(ErrorCode::kInvalidArgument, "the uuid was already used in this process");
-  }
   runtime_.peers().admission().admit(locked, options_.members,
                                      options_.members[static_cast<size_t>(rank_)].host_key);
 }
 
-bool Assembly::is_of_this_host(const PeerInfo& member) const {
+bool PeerBootstrap::is_of_this_host(const PeerInfo& member) const {
   return member.host_key == options_.members[static_cast<size_t>(rank_)].host_key;
 }
 
-void Assembly::ask_to_be_admitted(const Check& check) {
+void PeerBootstrap::ask_to_be_admitted(const Check& check) {
   if (std::exchange(has_asked_, true)) return;
   {
     Locked locked(runtime_.lock());
@@ -101,7 +112,7 @@ void Assembly::ask_to_be_admitted(const Check& check) {
   }
 }
 
-Assembly::~Assembly() {
+PeerBootstrap::~PeerBootstrap() {
   if (runtime_.forked()) {
     return;
   }
@@ -110,28 +121,40 @@ Assembly::~Assembly() {
   for (int round = 0; round < rounds_.rounds(); ++round) {
     heard.push_back(options_.members[static_cast<size_t>(rounds_.from(round))].process);
   }
-  std::optional<AssemblyMessage> decision;
-  if (answer_.kind == AssemblyKind::kFailure) {
+  std::optional<BootstrapMessage> decision;
+  if (answer_.kind == BootstrapKind::kFailure) {
     decision = answer_;
   } else if (!is_in_doubt_) {
-    decision = message(AssemblyKind::kCommit);
+    decision = message(BootstrapKind::kCommit);
   }
   Locked locked(runtime_.lock());
-  runtime_.assemblies().end(locked, std::move(heard), answer_, std::move(decision));
+  runtime_.bootstraps().end(locked, std::move(heard), answer_, std::move(decision));
 }
 
 // ------------------------------------------------------------------------------------- exchange
 
-std::vector<std::string> Assembly::exchange(const std::string& what, const std::string& mine,
-                                            const Check& check, const Prepare&) {
+Bootstrap::Met PeerBootstrap::meet(const std::string& mine, const Hooks&) {
+  for (;;) {
+    try {
+      Met met{.all = exchange("peer_info", mine, [] {}), .decision = {}};
+      has_met_ = true;
+      return met;
+    } catch (const LaterAttempt&) {
+      // Again from the beginning, in that one.
+    }
+  }
+}
+
+std::vector<std::string> PeerBootstrap::exchange(const std::string& what, const std::string& mine,
+                                                 const Check& check) {
   ask_to_be_admitted(check);
   std::vector<std::string> all(options_.members.size());
   const JobSecret& secret = runtime_.secret();
-  const Seat seat{rank_, size(), options_.title, stamp_.key};
+  const Seat seat{rank_, size(), options_.name, attempt()};
   all[static_cast<size_t>(rank_)] = publish(secret, what, seat, mine);
   for (int k = 0; k < rounds_.rounds(); ++k) {
     const Round round{what, k};
-    AssemblyMessage pieces = message(AssemblyKind::kPieces, round);
+    BootstrapMessage pieces = message(BootstrapKind::kPieces, round);
     pieces.members = options_.list;
     std::vector<std::string> known;
     for (int i = 0; i < rounds_.pieces(k); ++i) {
@@ -141,7 +164,7 @@ std::vector<std::string> Assembly::exchange(const std::string& what, const std::
     const std::string bytes = pieces.encode();
     {
       Locked locked(runtime_.lock());
-      runtime_.assemblies().keep(locked, stamp_.key, what, k, bytes);
+      runtime_.bootstraps().keep(locked, stamp_.key, what, k, bytes);
     }
     send(rounds_.to(k), bytes);
 
@@ -154,10 +177,11 @@ std::vector<std::string> Assembly::exchange(const std::string& what, const std::
   return read_all_published(secret, what, seat, all);
 }
 
-std::string Assembly::receive(const Round& round, int from, const Check& check) {
+std::string PeerBootstrap::receive(const Round& round, int from, const Check& check) {
   const uint64_t process = options_.members[static_cast<size_t>(from)].process;
   const auto began = Clock::now();
   auto next_ask = Clock::now() + kAskPeriod;
+  late_.begin();
   awaited_ = round;
   culprit_ = from;
   for (;;) {
@@ -165,15 +189,13 @@ std::string Assembly::receive(const Round& round, int from, const Check& check) 
     read();
     if (const auto found = arrived_[round].find(process); found != arrived_[round].end()) {
       Locked locked(runtime_.lock());
-      runtime_.assemblies().set_waiting(locked, stamp_.key, -1);
+      runtime_.bootstraps().set_waiting(locked, stamp_.key, -1);
       return std::move(found->second);
     }
     look_around(check);
+    if (options_.missing) late_.look(Clock::now(), [this] { return missing(); });
     if (Clock::now() >= deadline_) {
-      throw error(ErrorCode::kTimeout,
-                  "timed out after " + std::to_string(options_.timeout.count()) +
-                      " ms, waiting for " + describe(culprit_),
-                  culprit_);
+      throw late("waiting for " + describe(culprit_));
     }
     watch(round, from);
     if (Clock::now() >= next_ask) {
@@ -185,11 +207,11 @@ std::string Assembly::receive(const Round& round, int from, const Check& check) 
 }
 
 /// Sees whether the member that this one waits for is alive.
-void Assembly::watch(const Round& round, int from) {
+void PeerBootstrap::watch(const Round& round, int from) {
   bool broken = false;
   {
     Locked locked(runtime_.lock());
-    runtime_.assemblies().set_waiting(locked, stamp_.key, culprit_);
+    runtime_.bootstraps().set_waiting(locked, stamp_.key, culprit_);
     const Peer* const peer =
         runtime_.peers().find(locked, options_.members[static_cast<size_t>(from)].process);
     if (peer != nullptr && peer->life.is_shm_blocked()) {
@@ -211,48 +233,88 @@ void Assembly::watch(const Round& round, int from) {
   }
 }
 
-void Assembly::wait_for(const std::function<int()>& missing, const Check& check) {
+void PeerBootstrap::wait_for(const std::function<int()>& missing, const Check& check) {
   for (int member = missing(); member >= 0; member = missing()) {
     runtime_.drive();
     read();
     look_around(check);
+    culprit_ = member;
     if (Clock::now() >= deadline_) {
-      throw error(ErrorCode::kTimeout,
-                  "timed out after " + std::to_string(options_.timeout.count()) +
-                      " ms, waiting for the memory of " + describe(member),
-                  member);
+      throw late("waiting for the memory of " + describe(member));
     }
     inbox_.wait(kNap);
   }
 }
 
-bool Assembly::shares_host() const {
+bool PeerBootstrap::shares_host() const {
   const std::string& host = options_.members[static_cast<size_t>(rank_)].host_key;
   return std::ranges::count(options_.members, host, &PeerInfo::host_key) > 1;
 }
 
-void Assembly::look_around(const Check& check) {
+void PeerBootstrap::look_around(const Check& check) {
   block_at_exit();
   if (runtime_.queue().is_blocked() && shares_host()) {
     throw error(ErrorCode::kTransport, runtime_.queue().error().what());
   }
   check();
   options_.check_interrupt();
+  heed_losses();
+}
+
+void PeerBootstrap::heed_losses() {
+  if (options_.monitor == nullptr) return;
+  for (const MemberMonitor::Loss& loss : options_.monitor->losses()) {
+    throw error(ErrorCode::kPeerFailed, loss.reason, loss.rank);
+  }
+}
+
+/// Those that this member waits for, as far as it knows.
+std::vector<int> PeerBootstrap::missing() const {
+  std::vector<int> members = has_met_ ? std::vector<int>{} : options_.missing();
+  return members.empty() ? std::vector<int>{culprit_} : members;
+}
+
+Error PeerBootstrap::late(const std::string& what) {
+  if (!options_.missing) {
+    return error(ErrorCode::kTimeout,
+                 "timed out after " + std::to_string(options_.timeout.count()) + " ms, " + what,
+                 culprit_);
+  }
+  const std::vector<int> members = missing();
+  const char* const did = has_met_ ? " joined, but did not go on" : " did not join";
+  return error(ErrorCode::kTimeout, late_.describe(members, did), members.front());
 }
 
 // -------------------------------------------------------------------------------- what has come
 
-void Assembly::read() {
-  for (const AssemblyMessage& message : inbox_.take()) {
-    take(message);
+void PeerBootstrap::read() {
+  const std::vector<BootstrapMessage> messages = inbox_.take();
+  bool has_moved = false;
+  for (const BootstrapMessage& message : messages) {
+    if (message.attempt <= stamp_.attempt || has_met_) continue;
+    go_on(message);
+    has_moved = true;
   }
+  for (const BootstrapMessage& message : messages) {
+    if (message.attempt == stamp_.attempt) take(message);
+  }
+  if (has_moved) throw LaterAttempt();
 }
 
-void Assembly::take(const AssemblyMessage& message) {
+/// The attempt of `message` follows from this one's failure.
+void PeerBootstrap::go_on(const BootstrapMessage& message) {
+  stamp_.attempt = message.attempt;
+  arrived_.clear();
+  answer_.attempt = stamp_.attempt;
+  Locked locked(runtime_.lock());
+  runtime_.bootstraps().go_on(locked, stamp_);
+}
+
+void PeerBootstrap::take(const BootstrapMessage& message) {
   const bool same_list = message.list == stamp_.list;
   const bool is_member = message.subject >= 0 && message.subject < size();
   switch (message.kind) {
-    case AssemblyKind::kPieces:
+    case BootstrapKind::kPieces:
       if (!same_list) {
         refuse_list(message);
       }
@@ -260,27 +322,27 @@ void Assembly::take(const AssemblyMessage& message) {
         arrived_[{message.exchange, message.round}][message.process] = message.body;
       }
       return;
-    case AssemblyKind::kWaiting:
+    case BootstrapKind::kWaiting:
       // It speaks for the member that it waits for, if it knows one.
       if (same_list && is_member && awaited_ == Round(message.exchange, message.round)) {
         culprit_ = message.subject;
       }
       return;
-    case AssemblyKind::kRefusal:
-    case AssemblyKind::kFailure:
+    case BootstrapKind::kRefusal:
+    case BootstrapKind::kFailure:
       throw Error(message.code, message.text, same_list && is_member ? message.subject : -1);
-    case AssemblyKind::kReady:
-    case AssemblyKind::kAskReady:
-    case AssemblyKind::kCommit:
+    case BootstrapKind::kReady:
+    case BootstrapKind::kAskReady:
+    case BootstrapKind::kCommit:
       if (same_list) hear(message);
       return;
-    case AssemblyKind::kAsk:
+    case BootstrapKind::kAsk:
       return;  // the table has answered
   }
 }
 
 /// Whether it comes from the member that sends to this one in its round.
-bool Assembly::is_partner(const AssemblyMessage& message) const {
+bool PeerBootstrap::is_partner(const BootstrapMessage& message) const {
   if (message.round >= rounds_.rounds()) {
     return false;
   }
@@ -288,7 +350,7 @@ bool Assembly::is_partner(const AssemblyMessage& message) const {
   return options_.members[from].process == message.process;
 }
 
-void Assembly::refuse_list(const AssemblyMessage& message) {
+void PeerBootstrap::refuse_list(const BootstrapMessage& message) {
   std::string who = "another process";
   try {
     strangers_.push_back(PeerInfo::decode(message.peer_info));
@@ -304,25 +366,25 @@ void Assembly::refuse_list(const AssemblyMessage& message) {
 
 // --------------------------------------------------------------------------------- what is sent
 
-AssemblyMessage Assembly::message(AssemblyKind kind, const Round& round) const {
-  AssemblyMessage message = stamp_;
+BootstrapMessage PeerBootstrap::message(BootstrapKind kind, const Round& round) const {
+  BootstrapMessage message = stamp_;
   message.kind = kind;
   message.exchange = round.first;
   message.round = round.second;
   return message;
 }
 
-void Assembly::send(int member, std::string_view message) {
+void PeerBootstrap::send(int member, std::string_view message) {
   Locked locked(runtime_.lock());
-  runtime_.assemblies().send(locked, options_.members[static_cast<size_t>(member)], message);
+  runtime_.bootstraps().send(locked, options_.members[static_cast<size_t>(member)], message);
 }
 
-void Assembly::ask(const Round& round, int member) {
-  send(member, message(AssemblyKind::kAsk, round).encode());
+void PeerBootstrap::ask(const Round& round, int member) {
+  send(member, message(BootstrapKind::kAsk, round).encode());
 }
 
-void Assembly::run(const std::function<void()>& make,
-                   const std::function<void(const Error&)>& abort) {
+void PeerBootstrap::run(const std::function<void()>& make,
+                        const std::function<void(const Error&)>& abort) {
   const auto tell = [&](const Error& error) {
     fail(error);
     abort(error);
@@ -338,15 +400,15 @@ void Assembly::run(const std::function<void()>& make,
     tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
     throw;
   }
-  finish();
+  finish([] {});
 }
 
-void Assembly::fail(const Error& failure) noexcept {
+void PeerBootstrap::fail(const Error& failure) noexcept {
   if (std::exchange(finished_, true) || is_in_doubt_) {
     return;
   }
   try {
-    answer_ = message(AssemblyKind::kFailure);
+    answer_ = message(BootstrapKind::kFailure);
     answer_.code = failure.code();
     answer_.subject = failure.rank();
     answer_.text = failure.what();
@@ -361,7 +423,7 @@ void Assembly::fail(const Error& failure) noexcept {
     }
     Locked locked(runtime_.lock());
     for (const PeerInfo& stranger : strangers_) {
-      runtime_.assemblies().send(locked, stranger, told);
+      runtime_.bootstraps().send(locked, stranger, told);
     }
   } catch (const std::exception&) {
     // The others have deadlines.
@@ -369,7 +431,7 @@ void Assembly::fail(const Error& failure) noexcept {
 }
 
 /// The members that this one exchanges messages with.
-std::vector<int> Assembly::neighbours() const {
+std::vector<int> PeerBootstrap::neighbours() const {
   std::set<int> members;
   for (int round = 0; round < rounds_.rounds(); ++round) {
     members.insert(rounds_.to(round));
@@ -379,14 +441,19 @@ std::vector<int> Assembly::neighbours() const {
   return {members.begin(), members.end()};
 }
 
-std::string Assembly::describe(int member) const {
+std::string PeerBootstrap::describe(int member) const {
   return options_.describe
              ? options_.describe(member)
              : "rank " + std::to_string(member) + " (" +
                    describe_process(options_.members[static_cast<size_t>(member)]) + ")";
 }
 
-Error Assembly::error(ErrorCode code, const std::string& text, int member) const {
+/// As the seals of what is published name it.
+std::string PeerBootstrap::attempt() const {
+  return stamp_.key + '\n' + std::to_string(stamp_.attempt);
+}
+
+Error PeerBootstrap::error(ErrorCode code, const std::string& text, int member) const {
   return Error(code, options_.title + ": " + text, member);
 }
 
