@@ -12,7 +12,7 @@
 #include "fabric/json.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/bootstrap/peer_bootstrap.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {
