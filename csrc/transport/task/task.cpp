@@ -33,8 +33,7 @@ void Task::notify(std::function<void()> callback) {
   }
 }
 
-void Task::set_submitted(Locked& locked, TimePoint now) {
-  host_ = &locked.task_host();
+void Task::set_submitted(Locked&, TimePoint now) {
   submitted_ = now;
   record_.warn_at = now + kWarnAfter;
   if (timeout_ > std::chrono::milliseconds::zero()) {
@@ -44,7 +43,7 @@ void Task::set_submitted(Locked& locked, TimePoint now) {
 }
 
 void Task::enqueue(Locked& locked, Job& job, size_t bytes) {
-  host_->enqueue(locked, *this, job, bytes);
+  locked.task_host().enqueue(locked, *this, job, bytes);
 }
 
 bool Task::awaits_inputs(Locked& locked) {
@@ -97,9 +96,9 @@ void Task::settle(Locked& locked) {
   }
 }
 
-void Task::set_ready(Locked&, size_t bytes) {
+void Task::set_ready(Locked& locked, size_t bytes) {
   ready_bytes_.store(bytes, std::memory_order_release);
-  host_->wake_waiters();
+  locked.task_host().wake_waiters();
 }
 
 void Task::publish(Locked& locked) {
@@ -107,6 +106,7 @@ void Task::publish(Locked& locked) {
   record_.waits.end(finished_);
   done_.store(true, std::memory_order_release);
   TaskHost& host = locked.task_host();
+  host_ = &host;
   host.finished(locked, *this);
   std::function<void()> callback;
   {

@@ -164,7 +164,7 @@ class Task : public std::enable_shared_from_this<Task> {
   bool awaits_inputs(Locked& locked);
   /// Whether its tensors are on a device, so that its input had to be awaited.
   bool is_of_device() const { return inputs_ != nullptr; }
-  void set_ready(Locked&, size_t bytes);
+  void set_ready(Locked& locked, size_t bytes);
   /// Its number among the group's tasks that take turns.
   uint64_t sequence() const { return record_.sequence; }
   /// "...: Timed out after 500 ms, waiting for ...". The message names the ranks that are late.
@@ -175,7 +175,7 @@ class Task : public std::enable_shared_from_this<Task> {
 
   const std::shared_ptr<Group> group_;
   const std::chrono::milliseconds timeout_;
-  TaskHost* host_ = nullptr;            // set when it is submitted
+  TaskHost* host_ = nullptr;            // set when it is done
   std::shared_ptr<InputLatch> inputs_;  // null: they are available
   bool is_held_ = false;                // whether `inputs_` holds it back
   TimePoint submitted_;
