@@ -158,7 +158,7 @@ bool PingTask::is_between_far_hosts() const {
 }
 
 void PingTask::pong(Locked& locked) {
-  if (heard_ != kGoesOn) {
+  if (heard_ != 0) {
     expect_burst(locked);
   } else {
     receive(locked, kPing, &heard_, sizeof(heard_));
@@ -185,7 +185,7 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
         return;
       }
       round_trips_.push_back(seconds_between(ping_at_, Clock::now()));
-      if (last_ == kGoesOn) {
+      if (last_ == 0) {
         ping(locked);
       } else {
         burst(locked);
