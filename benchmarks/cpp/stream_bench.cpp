@@ -1,6 +1,7 @@
 // What a StreamLane needs for messages between two hosts, beside what the line between them allows.
 //
-//   ./dev lab wan --hosts 2x1 --rtt 100ms --rate 200mbit build/dev/q7x2_stream_bench RATE RTT [REPEATS]
+//   ./dev lab wan --hosts 2x1 --rtt 100ms --rate 200mbit build/dev/q7x2_stream_bench RATE RTT
+//   [REPEATS]
 //
 // RATE in Mbit/s and RTT in ms are those of the line. Each of the two processes has RANK and
 // MASTER_ADDR. Rank 0 prints, in ms:
@@ -63,6 +64,14 @@ class Bench {
   }
 
   void run() {
+    if (std::getenv("ONLY") != nullptr) {
+      const size_t size = std::strtoull(std::getenv("ONLY"), nullptr, 10);
+      for (int i = 0; i < 3; ++i) row("exchange", size, 1, [&] { exchange(size); });
+      exchange(4);
+      path_->say_bye();
+      drive([&] { return path_->is_flushed() && path_->has_left(); });
+      return;
+    }
     for (const size_t size : {size_t{4}, size_t{64} << 10, size_t{1} << 20, size_t{8} << 20}) {
       row("one way", size, 1, [&] { one_way(size); });
       row("exchange", size, 1, [&] { exchange(size); });
@@ -103,19 +112,20 @@ class Bench {
     // exchanges says something.
     const double mean = std::accumulate(times.begin(), times.end(), 0.0) / repeats_;
     std::sort(times.begin(), times.end());
-    const double least =
-        (static_cast<double>(size) * 8 / line_ + rtt_ / 2 * phases) * 1000;
+    const double least = (static_cast<double>(size) * 8 / line_ + rtt_ / 2 * phases) * 1000;
     const auto after = path_->counts();
     if (rank_ != 0) return;
     std::printf(
-        "%-9s %8zu B  least %7.1f  mean %7.1f (%.2f x)  median %7.1f  best %7.1f  worst %7.1f   again %llu of "
-        "%llu MiB, %zu connections, lost %llu, cpu %.1f ms\n",
-        name, size, least, mean, mean / least, times[times.size() / 2], times.front(),
-        times.back(), static_cast<unsigned long long>(after.chunks_again - before.chunks_again),
+        "%-9s %8zu B  least %7.1f  mean %7.1f (%.2f x)  median %7.1f  best %7.1f  worst %7.1f   "
+        "again %llu of "
+        "%llu MiB, %zu connections, lost %llu, rtt %.0f, rate %.0f, cpu "
+        "%.1f ms\n",
+        name, size, least, mean, mean / least, times[times.size() / 2], times.front(), times.back(),
+        static_cast<unsigned long long>(after.chunks_again - before.chunks_again),
         static_cast<unsigned long long>((after.bytes_acknowledged - before.bytes_acknowledged) >>
                                         20),
         path_->num_connections(), static_cast<unsigned long long>(after.connections_lost),
-        seconds * 1000 / repeats_);
+        Seconds(path_->rtt()).count() * 1000, path_->rate() * 8e-6, seconds * 1000 / repeats_);
     std::fflush(stdout);
   }
 

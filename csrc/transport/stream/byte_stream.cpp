@@ -11,12 +11,23 @@
 namespace q7x2 {
 namespace {
 
+constexpr size_t kFirstWindow = 10;  // packets (RFC 6928)
 constexpr size_t kOpenWindow = size_t{256} << 10;
 // While more than this waits in the kernel for the window, a socket takes no more.
 constexpr int kUnsent = 128 << 10;
 // States of Linux's congestion control in which nothing seems to be lost.
 constexpr uint8_t kOpen = 0;
 constexpr uint8_t kReducedByMark = 2;
+
+/// The congestion window at the next packet, in packets. After a pause Linux halves it for each
+/// timeout that has passed (RFC 2861), but only when it sends again.
+size_t window_of(const tcp_info& info) {
+  size_t window = info.tcpi_snd_cwnd;
+  if (info.tcpi_unacked > 0) return window;
+  const uint32_t timeout = std::max(info.tcpi_rto / 1000, uint32_t{1});
+  const uint32_t halvings = std::min(info.tcpi_last_data_sent / timeout, uint32_t{16});
+  return std::max(window >> halvings, std::min(window, kFirstWindow));
+}
 
 std::optional<size_t> moved(ssize_t count) {
   if (count >= 0) return static_cast<size_t>(count);
@@ -51,7 +62,7 @@ TcpState TcpState::of(int socket) {
     return state;
   }
   state.segment = std::max<size_t>(info.tcpi_snd_mss, 1);
-  state.window = info.tcpi_snd_cwnd * state.segment;
+  state.window = window_of(info) * state.segment;
   state.in_flight = info.tcpi_unacked * state.segment;
   state.unsent = info.tcpi_notsent_bytes;
   const size_t used = state.in_flight + state.unsent;
@@ -67,9 +78,8 @@ bool prepare_tcp(int socket, const std::string& congestion) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsent, sizeof(kUnsent));
-  return congestion.empty() ||
-         ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
-                      static_cast<socklen_t>(congestion.size())) == 0;
+  return congestion.empty() || ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
+                                            static_cast<socklen_t>(congestion.size())) == 0;
 }
 
 }  // namespace q7x2

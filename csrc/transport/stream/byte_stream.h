@@ -44,12 +44,12 @@ class PlainStream final : public ByteStream {
 
 /// What the kernel says of a connection.
 struct TcpState {
-  size_t segment = 1;       ///< bytes of a full packet
-  size_t window = 0;        ///< bytes of the congestion window
-  size_t room = 0;          ///< bytes that it would let leave at once
-  size_t unsent = 0;        ///< bytes that wait in the kernel for that window
-  size_t in_flight = 0;     ///< bytes without acknowledgement
-  bool is_healthy = true;   ///< nothing seems to be lost
+  size_t segment = 1;      ///< bytes of a full packet
+  size_t window = 0;       ///< bytes of the congestion window
+  size_t room = 0;         ///< bytes that it would let leave at once
+  size_t unsent = 0;       ///< bytes that wait in the kernel for that window
+  size_t in_flight = 0;    ///< bytes without acknowledgement
+  bool is_healthy = true;  ///< nothing seems to be lost
   StreamDuration rtt{};
   StreamDuration since_heard{};  ///< since the other kernel's last packet
 

@@ -66,7 +66,7 @@ class ConnectionCount {
     wanted_ = std::min(most_, wanted_ + std::max(1, wanted_ / 2));
   }
 
-  static constexpr std::chrono::milliseconds kPerConnection{3};
+  static constexpr std::chrono::microseconds kPerConnection{1500};
   static constexpr int kPeriods = 12;
   static constexpr std::chrono::milliseconds kShortest{50};
   static constexpr std::chrono::seconds kAgain{20};

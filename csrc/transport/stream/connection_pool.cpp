@@ -16,6 +16,7 @@ constexpr int kMostDoublings = 6;
 constexpr size_t kMostCalls = 16;  // at once
 constexpr size_t kMostRescues = 4;
 constexpr int kRefusalsOfTheDead = 3;
+constexpr size_t kPerControl = 8;  // connections
 constexpr int kLooks = 8;  // for signs of life, in the time that the other process may be silent
 
 uint64_t random_number() {
@@ -67,17 +68,25 @@ void ConnectionPool::close() {
   calls_.clear();
 }
 
-StreamConnection* ConnectionPool::control(StreamTime now) const {
+size_t ConnectionPool::num_controls() const {
+  return std::min(connections_.size(), 1 + connections_.size() / kPerControl);
+}
+
+StreamConnection* ConnectionPool::control(size_t turn, StreamTime now) const {
   constexpr std::chrono::microseconds kAge{500};
-  for (const auto& each : connections_) {
-    if (!each->is_over() && each->tcp(now, kAge).is_healthy && each->writer().is_empty()) {
-      return each.get();
-    }
+  const size_t count = num_controls();
+  StreamConnection* any = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    StreamConnection* const each = connections_[(turn + i) % count].get();
+    if (each->is_over()) continue;
+    const TcpState& state = each->tcp(now, kAge);
+    if (state.is_healthy && state.room >= state.segment && each->writer().is_empty()) return each;
+    if (any == nullptr) any = each;
   }
-  for (const auto& each : connections_) {
-    if (!each->is_over()) return each.get();
+  for (size_t i = 0; i < connections_.size() && any == nullptr; ++i) {
+    if (!connections_[i]->is_over()) any = connections_[i].get();
   }
-  return nullptr;
+  return any;
 }
 
 void ConnectionPool::maintain(int wanted, StreamTime now) {
@@ -134,7 +143,7 @@ void ConnectionPool::fail(StreamTime now) {
 }
 
 void ConnectionPool::call(const IpEndpoint& target) {
-  const StreamHello hello{own_,          target_.identity.process, target_.epoch,
+  const StreamHello hello{own_,           target_.identity.process, target_.epoch,
                           next_number_++, random_number(),          options_.bounce_bytes};
   calls_.emplace_back(loop_, target, hello, key_, options_.congestion, owner_).since =
       options_.now();
@@ -182,11 +191,11 @@ StreamTime ConnectionPool::due(StreamTime now) const {
 
 std::string ConnectionPool::death(StreamTime now) const {
   const auto enough = kRefusalsOfTheDead * static_cast<int>(num_addresses());
-  if (connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
+  if (made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
     return "its host says that nobody listens any more";
   }
-  const auto patience = made_ == 0 ? std::max<StreamDuration>(options_.silence, kFirstPatience)
-                                   : options_.silence;
+  const auto patience =
+      made_ == 0 ? std::max<StreamDuration>(options_.silence, kFirstPatience) : options_.silence;
   if (now - heard_ <= patience) return "";
   return connections_.empty() ? "no connection to it can be made" : "it does not answer";
 }

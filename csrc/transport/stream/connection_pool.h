@@ -69,9 +69,11 @@ class ConnectionPool {
   /// Why the other process is dead; empty: it is not.
   std::string death(StreamTime now) const;
 
-  /// What carries envelopes and acknowledgements: the oldest that seems to lose nothing. Null if
-  /// there is none.
-  StreamConnection* control(StreamTime now) const;
+  /// How many of the oldest connections carry no chunks.
+  size_t num_controls() const;
+  /// What carries the next envelope or acknowledgement: of these, from the one with number `turn`
+  /// on, the first that loses nothing and has room. Null if there is no connection.
+  StreamConnection* control(size_t turn, StreamTime now) const;
 
  private:
   bool may_call(StreamTime now) const;
@@ -83,8 +85,8 @@ class ConnectionPool {
   size_t num_addresses() const { return address_ ? 1 : target_.addresses.size(); }
 
   struct Call {
-    Call(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
-         const MessageKey& key, const std::string& congestion, ConnectionOwner& owner)
+    Call(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello, const MessageKey& key,
+         const std::string& congestion, ConnectionOwner& owner)
         : attempt(loop, target, hello, key, congestion, [&owner] { owner.on_activity(); }) {}
 
     StreamCall attempt;
@@ -107,7 +109,7 @@ class ConnectionPool {
   uint64_t made_ = 0;
   StreamTime heard_;
   StreamTime next_call_;
-  StreamTime next_life_;   // when to look for signs of life
+  StreamTime next_life_;  // when to look for signs of life
   StreamTime next_rescue_;
   int failures_ = 0;  // of calls, since the last that was made
   int refusals_ = 0;

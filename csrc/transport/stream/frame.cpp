@@ -42,9 +42,9 @@ void check_chunk(const Frame& frame) {
 }
 
 void check_ack(const Frame& frame) {
-  check(frame.bytes % sizeof(AckRange) == 0 &&
-            frame.bytes / sizeof(AckRange) <= Frame::kMaxAckRanges,
-        "an ack of an impossible length");
+  check(
+      frame.bytes % sizeof(AckRange) == 0 && frame.bytes / sizeof(AckRange) <= Frame::kMaxAckRanges,
+      "an ack of an impossible length");
 }
 
 }  // namespace
@@ -59,8 +59,12 @@ Frame::Header Frame::encode() const {
 Frame Frame::decode(std::span<const std::byte, kHeaderBytes> header) {
   Wire wire;
   std::memcpy(&wire, header.data(), sizeof(wire));
-  const Frame frame{static_cast<FrameKind>(wire.kind), wire.bytes, wire.message,
-                    wire.value,                        wire.total, wire.eager};
+  const Frame frame{static_cast<FrameKind>(wire.kind),
+                    wire.bytes,
+                    wire.message,
+                    wire.value,
+                    wire.total,
+                    wire.eager};
   switch (frame.kind) {
     case FrameKind::kEnvelope:
       check_envelope(frame);

@@ -36,13 +36,18 @@ FrameReader::Outcome FrameReader::read(ByteStream& stream, FrameSink& sink, size
     if (direct == 0 || direct == missing()) {
       parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
     }
+    const size_t asked = parts[0].iov_len + parts[1].iov_len;
     const auto got = stream.read({parts.data(), count});
     if (!got) return Outcome::kOver;
-    if (*got == 0) return Outcome::kNothingMore;
     total += *got;
     const size_t placed = std::min(*got, direct);
     done_ += placed;
     end_ += *got - placed;
+    if (*got < asked) {
+      while (take(sink)) {
+      }
+      return Outcome::kNothingMore;
+    }
   }
   return Outcome::kMore;
 }

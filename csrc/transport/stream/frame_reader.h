@@ -45,8 +45,8 @@ class FrameReader {
   std::array<std::byte, 8192> buffer_;
   size_t begin_ = 0;  // of what is in it
   size_t end_ = 0;
-  std::optional<Frame> frame_;  // whose body is read
-  size_t done_ = 0;             // bytes of it
+  std::optional<Frame> frame_;   // whose body is read
+  size_t done_ = 0;              // bytes of it
   IncomingMessages::Body body_;  // of a chunk
   std::string text_;             // of any other frame
 };

@@ -39,7 +39,10 @@ IncomingMessage& IncomingMessages::message_of(const Frame& frame) {
 
 void IncomingMessages::on_envelope(const Frame& frame, std::string_view body) {
   note_news();
-  if (frame.message < next_ || done_.contains({frame.message, frame.message + 1})) return;
+  if (frame.message < next_ || done_.contains({frame.message, frame.message + 1})) {
+    has_duplicates_ = true;
+    return;
+  }
   IncomingMessage& message = message_of(frame);
   if (message.has_envelope) return;
   message.tag = frame.value;
@@ -84,9 +87,11 @@ IncomingMessages::Body IncomingMessages::place(const Frame& chunk) {
 void IncomingMessages::on_chunk(const Body& body) {
   note_news();
   tell(body.number, body.range);
-  if (!body.message || body.to == nullptr || body.message->is_over) return;
+  if (!body.message || body.to == nullptr || body.message->is_over || body.message->is_whole()) {
+    has_duplicates_ = true;
+    return;
+  }
   IncomingMessage& message = *body.message;
-  if (message.is_whole()) return;
   if (body.bounce && message.is_matched()) {
     std::memcpy(message.place + body.range.first, body.to, body.range.size());
   }
@@ -176,6 +181,7 @@ IncomingMessages::Ack IncomingMessages::take_ack() {
     add_ranges(ack.ranges, news_.begin());
   }
   ack.frame.bytes = static_cast<uint32_t>(ack.ranges.size() * sizeof(AckRange));
+  ack.is_repeated = std::exchange(has_duplicates_, false);
   news_bytes_ = 0;
   has_news_ = !news_.empty();
   is_urgent_ = is_urgent_ && has_news_;

@@ -43,6 +43,8 @@ class IncomingMessages final : public IncomingOwner {
   struct Ack {
     Frame frame;
     std::vector<AckRange> ranges;
+    bool is_repeated =
+        false;  ///< something came twice: an ack before this one was lost, or is late
   };
 
   /// `on_over`: connections that are reading into the message's place must not any more. `on_news`:
@@ -104,6 +106,7 @@ class IncomingMessages final : public IncomingOwner {
   uint64_t news_bytes_ = 0;
   bool has_news_ = false;
   bool is_urgent_ = false;
+  bool has_duplicates_ = false;
   std::vector<uint64_t> grants_;
 };
 

@@ -93,11 +93,11 @@ OutgoingMessages::Piece OutgoingMessages::envelope(const Outgoing& message) {
 }
 
 OutgoingMessages::Piece OutgoingMessages::give(const Outgoing& message, ByteRange range,
-                                               uint64_t connection, bool was_late,
-                                               StreamTime now) {
+                                               uint64_t connection, bool was_late, StreamTime now) {
   if (in_flight_.empty() && envelopes_.empty()) last_progress_ = now;
-  in_flight_.push_back({message.number, range, connection, now, was_late, acknowledged_bytes_});
+  in_flight_.push_back({message.number, range, connection, now, was_late});
   in_flight_bytes_ += range.size();
+  pacer_.spend(range.size());
   return {{FrameKind::kChunk, static_cast<uint32_t>(range.size()), message.number, range.first,
            message.total, message.eager},
           message.data + range.first};
@@ -130,8 +130,7 @@ std::optional<OutgoingMessages::Piece> OutgoingMessages::take_again(uint64_t con
       ++each;
       continue;
     }
-    const ByteRange range{each->range.first,
-                          std::min(each->range.last, each->range.first + most)};
+    const ByteRange range{each->range.first, std::min(each->range.last, each->range.first + most)};
     each->range.first = range.last;
     if (each->range.size() == 0) again_.erase(each);
     ++chunks_again_;
@@ -140,10 +139,15 @@ std::optional<OutgoingMessages::Piece> OutgoingMessages::take_again(uint64_t con
   return std::nullopt;
 }
 
+bool OutgoingMessages::may_send(StreamTime now) {
+  pacer_.advance(rate_.pace(rtt_), now);
+  return pacer_.may_send() && in_flight_bytes_ <= rate_.limit(rtt_);
+}
+
 std::optional<OutgoingMessages::Piece> OutgoingMessages::take_chunk(uint64_t connection,
                                                                     size_t most, bool is_only,
                                                                     StreamTime now) {
-  if (in_flight_bytes_ > rate_.limit(rtt_.shortest())) return std::nullopt;
+  if (!may_send(now)) return std::nullopt;
   Outgoing* const fresh = next_fresh();
   if (auto again = take_again(connection, most, is_only, fresh, now)) return again;
   if (fresh == nullptr) return std::nullopt;
@@ -178,12 +182,13 @@ void OutgoingMessages::acknowledge(const Frame& ack, std::span<const AckRange> r
   }
   sweep(now);
   retire();
+  rate_.acknowledged(acknowledged_bytes_, rtt_, now);
 }
 
 void OutgoingMessages::acknowledge_envelopes(uint64_t below, StreamTime now) {
   if (below <= arrived_envelopes_) return;
   const Envelope newest = envelopes_[below - arrived_envelopes_ - 1];
-  if (!newest.was_late) rtt_.add(now - newest.sent);
+  if (!newest.was_late) rtt_.add(now - newest.sent, now);
   for (; arrived_envelopes_ < below; ++arrived_envelopes_) {
     envelopes_.pop_front();
     late_envelopes_.erase(arrived_envelopes_);
@@ -229,8 +234,7 @@ void OutgoingMessages::sweep(StreamTime now) {
     // Of one that was sent twice nobody knows which has arrived.
     if (!each->was_late && each->sent > newest_) {
       newest_ = each->sent;
-      rtt_.add(now - each->sent);
-      rate_.add(acknowledged_bytes_ - each->acknowledged, now - each->sent, now);
+      rtt_.add(now - each->sent, now);
     }
     in_flight_bytes_ -= each->range.size();
     each = in_flight_.erase(each);

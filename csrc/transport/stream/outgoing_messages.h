@@ -1,5 +1,6 @@
 // OutgoingMessages: the sending side of a path. Says which envelope and which chunk goes next,
-// keeps each until it is acknowledged, and gives it out again if it is late or its connection broke.
+// keeps each until it is acknowledged, and gives it out again if it is late or its connection
+// broke.
 //
 // A chunk is late if it was sent more than 1.25 RTT ago and chunks that were sent a quarter of an
 // RTT after it have been acknowledged (RACK, RFC 8985, over all connections). If nothing at all is
@@ -21,6 +22,7 @@
 
 #include "transport/stream/delivery_rate.h"
 #include "transport/stream/frame.h"
+#include "transport/stream/pacer.h"
 #include "transport/stream/range_set.h"
 #include "transport/stream/rtt_estimate.h"
 #include "transport/stream/stream_matcher.h"
@@ -64,6 +66,8 @@ class OutgoingMessages {
   /// as long as there are any, TCP's own repair is soon enough, and costs nothing. It goes to
   /// another connection than before, unless `is_only`.
   std::optional<Piece> take_chunk(uint64_t connection, size_t most, bool is_only, StreamTime now);
+  /// Whether the line should take a chunk now.
+  bool may_send(StreamTime now);
   /// Whether a connection with room would get something.
   bool has_chunks() const { return !again_.empty() || !short_.empty() || !long_.empty(); }
 
@@ -96,8 +100,8 @@ class OutgoingMessages {
     void* request = nullptr;  // null: complete for the caller
     std::unique_ptr<std::byte[]> copy;
     uint64_t eager = 0;
-    uint64_t limit = 0;  // bytes that may be sent: eager, and all once it is granted
-    uint64_t next = 0;   // the first byte that was never sent
+    uint64_t limit = 0;      // bytes that may be sent: eager, and all once it is granted
+    uint64_t next = 0;       // the first byte that was never sent
     bool is_inside = false;  // its envelope
     bool is_done = false;
     RangeSet acknowledged;
@@ -110,7 +114,6 @@ class OutgoingMessages {
     uint64_t connection = 0;
     StreamTime sent;
     bool was_late = false;
-    uint64_t acknowledged = 0;  // bytes of the path, when it was sent
   };
   struct Envelope {
     uint64_t connection = 0;
@@ -146,9 +149,9 @@ class OutgoingMessages {
   uint64_t released_ = 0;     // of these, as the receiver says
   uint64_t copied_ = 0;       // bytes in copies
 
-  uint64_t next_envelope_ = 0;       // the first that was never sent
-  uint64_t arrived_envelopes_ = 0;   // all before it have arrived
-  std::deque<Envelope> envelopes_;   // from there to `next_envelope_`
+  uint64_t next_envelope_ = 0;      // the first that was never sent
+  uint64_t arrived_envelopes_ = 0;  // all before it have arrived
+  std::deque<Envelope> envelopes_;  // from there to `next_envelope_`
   std::set<uint64_t> late_envelopes_;
 
   // Numbers of messages with bytes that were never sent and may be.
@@ -159,6 +162,7 @@ class OutgoingMessages {
   uint64_t in_flight_bytes_ = 0;
   RttEstimate rtt_;
   DeliveryRate rate_;
+  Pacer pacer_;
   StreamTime newest_;         // when the last chunk that is acknowledged was sent
   StreamTime last_progress_;  // an acknowledgement, a probe, or the first that was sent
   int silent_checks_ = 0;     // since the last acknowledgement

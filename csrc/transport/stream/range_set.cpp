@@ -7,9 +7,9 @@ namespace q7x2 {
 uint64_t RangeSet::add(ByteRange range) {
   if (range.first >= range.last) return 0;
   // Those that it overlaps or touches become one with it.
-  const auto begin = std::lower_bound(
-      ranges_.begin(), ranges_.end(), range.first,
-      [](const ByteRange& each, uint64_t number) { return each.last < number; });
+  const auto begin =
+      std::lower_bound(ranges_.begin(), ranges_.end(), range.first,
+                       [](const ByteRange& each, uint64_t number) { return each.last < number; });
   auto end = begin;
   uint64_t before = 0;
   while (end != ranges_.end() && end->first <= range.last) {
@@ -28,9 +28,9 @@ uint64_t RangeSet::add(ByteRange range) {
 }
 
 ByteRange RangeSet::around(uint64_t number) const {
-  const auto found = std::upper_bound(
-      ranges_.begin(), ranges_.end(), number,
-      [](uint64_t wanted, const ByteRange& each) { return wanted < each.last; });
+  const auto found =
+      std::upper_bound(ranges_.begin(), ranges_.end(), number,
+                       [](uint64_t wanted, const ByteRange& each) { return wanted < each.last; });
   return found != ranges_.end() && found->first <= number ? *found : ByteRange{number, number};
 }
 

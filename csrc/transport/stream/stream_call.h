@@ -27,8 +27,7 @@ class StreamCall final : public EventHandler {
 
   /// `key`: of messages to the process that is called. `on_change`: its state is another.
   StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
-             const MessageKey& key, const std::string& congestion,
-             std::function<void()> on_change);
+             const MessageKey& key, const std::string& congestion, std::function<void()> on_change);
 
   State state() const { return state_; }
   const IpEndpoint& target() const { return target_; }

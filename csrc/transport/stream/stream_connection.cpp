@@ -18,8 +18,8 @@ constexpr size_t kMostAhead = size_t{256} << 10;
 
 }  // namespace
 
-StreamConnection::StreamConnection(uint64_t id, std::unique_ptr<ByteStream> stream,
-                                   EventLoop& loop, ConnectionOwner& owner)
+StreamConnection::StreamConnection(uint64_t id, std::unique_ptr<ByteStream> stream, EventLoop& loop,
+                                   ConnectionOwner& owner)
     : id_(id), stream_(std::move(stream)), owner_(owner) {
   is_over_ = !entry_.add(loop, stream_->fd(), EPOLLIN, *this);
 }
@@ -50,6 +50,8 @@ void StreamConnection::flush() {
   const size_t before = writer_.bytes();
   if (!writer_.flush(*stream_)) is_over_ = true;
   written_ += before - writer_.bytes();
+  // The kernel may have made the window smaller as it sent.
+  if (tcp_.rtt >= kNear) tcp_at_ = {};
   entry_.set(writer_.is_empty() ? uint32_t{EPOLLIN} : uint32_t{EPOLLIN | EPOLLOUT});
 }
 

@@ -53,11 +53,12 @@ StreamPath& StreamLane::open(const StreamTarget& target) {
   const Key key{target.identity.process, target.epoch};
   if (paths_.contains(key)) throw Error(ErrorCode::kInternal, "a path is opened twice");
   auto& path = paths_[key];
-  path = std::make_unique<StreamPath>(
-      loop_, options_, self_.process, target, secret_.key_to(target.identity), matcher_,
-      on_complete_, [this](StreamPath& dirty) {
-        if (std::ranges::find(dirty_, &dirty) == dirty_.end()) dirty_.push_back(&dirty);
-      });
+  path = std::make_unique<StreamPath>(loop_, options_, self_.process, target,
+                                      secret_.key_to(target.identity), matcher_, on_complete_,
+                                      [this](StreamPath& dirty) {
+                                        if (std::ranges::find(dirty_, &dirty) == dirty_.end())
+                                          dirty_.push_back(&dirty);
+                                      });
   dirty_.push_back(path.get());
   return *path;
 }

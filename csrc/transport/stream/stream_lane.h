@@ -63,8 +63,8 @@ class StreamLane {
   /// True: something happened.
   bool progress();
   int fd() const { return loop_.fd(); }
-  /// When `progress` must be called even if `fd` is not readable.
-  StreamTime due() const { return dirty_.empty() ? due_ : StreamTime::min(); }
+  /// When `progress` must be called even if `fd` is not readable. In the past: at once.
+  StreamTime due() const { return dirty_.empty() ? due_ : StreamTime{}; }
 
   /// Calls that were refused.
   uint64_t refused_calls() const { return listener_ ? listener_->refused() : 0; }

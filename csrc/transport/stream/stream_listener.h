@@ -38,8 +38,8 @@ class StreamListener final : public EventHandler {
   /// `key`: of messages to this process. Throws Error(kTransport) if there is no port for one of
   /// the addresses.
   StreamListener(EventLoop& loop, uint64_t process, const MessageKey& key,
-                 const std::vector<IpAddress>& addresses, const StreamOptions& options,
-                 Admit admit, Take take);
+                 const std::vector<IpAddress>& addresses, const StreamOptions& options, Admit admit,
+                 Take take);
 
   uint16_t port() const { return port_; }
   /// Only these hosts may connect from now on.

@@ -15,9 +15,8 @@ void IncomingMessage::unbounce() {
 
 void StreamMatcher::receive(void* request, uint64_t tag, uint64_t mask, std::byte* data,
                             size_t room) {
-  const auto found = std::ranges::find_if(unexpected_, [&](const Message& message) {
-    return ((message->tag ^ tag) & mask) == 0;
-  });
+  const auto found = std::ranges::find_if(
+      unexpected_, [&](const Message& message) { return ((message->tag ^ tag) & mask) == 0; });
   const Receive wanted{request, tag, mask, data, room};
   if (found == unexpected_.end()) {
     expected_.push_back(wanted);

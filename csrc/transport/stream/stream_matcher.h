@@ -19,7 +19,7 @@ namespace q7x2 {
 
 enum class StreamStatus : uint8_t {
   kOk,
-  kTruncated,   ///< the message is longer than the receive's memory, and is dropped
+  kTruncated,  ///< the message is longer than the receive's memory, and is dropped
   kCancelled,
   kPathClosed,  ///< the path was closed or failed before the request was complete
 };

@@ -36,11 +36,12 @@ StreamPath::StreamPath(EventLoop& loop, const StreamOptions& options, uint64_t o
       target_(target),
       on_dirty_(std::move(on_dirty)),
       matcher_(matcher),
-      incoming_(matcher, options.bounce_bytes,
-                [this](const IncomingMessage& message) {
-                  for (const auto& each : pool_.all()) each->reader().release(message);
-                },
-                [this] { on_dirty_(*this); }),
+      incoming_(
+          matcher, options.bounce_bytes,
+          [this](const IncomingMessage& message) {
+            for (const auto& each : pool_.all()) each->reader().release(message);
+          },
+          [this] { on_dirty_(*this); }),
       outgoing_(options, std::move(on_complete),
                 [this](uint64_t number) {
                   for (const auto& each : pool_.all()) each->writer().release(number);
@@ -137,7 +138,7 @@ void StreamPath::progress(StreamTime now) {
   outgoing_.find_late(now);
   write_control(now);
   write_chunks(now);
-  give_back(now);
+  give_back();
 }
 
 void StreamPath::take_out_broken() {
@@ -157,13 +158,13 @@ void StreamPath::learn(StreamTime now) {
   if (pool_.bounce() > 0) outgoing_.set_bounce(pool_.bounce());
   if (!outgoing_.rtt().is_known() && !pool_.all().empty()) {
     const StreamDuration rtt = pool_.all().front()->tcp(now, age()).rtt;
-    outgoing_.rtt().add(std::max<StreamDuration>(rtt, microseconds(1)));
+    outgoing_.rtt().add(std::max<StreamDuration>(rtt, microseconds(1)), now);
     count_.start(rtt);
   }
   const uint64_t bytes = outgoing_.acknowledged_bytes();
   if (waits_for_room_) {
-    count_.observe(bytes - learned_bytes_, now - learned_at_,
-                   static_cast<int>(pool_.all().size()), rtt(), now);
+    count_.observe(bytes - learned_bytes_, now - learned_at_, static_cast<int>(pool_.all().size()),
+                   rtt(), now);
   }
   learned_bytes_ = bytes;
   learned_at_ = now;
@@ -176,11 +177,12 @@ int StreamPath::wanted() const {
 
 /// How old what the kernel says may be.
 StreamDuration StreamPath::age() const {
-  return std::clamp<StreamDuration>(rtt() / 64, microseconds(100), milliseconds(2));
+  return std::clamp<StreamDuration>(outgoing_.rtt().shortest() / 64, microseconds(100),
+                                    milliseconds(2));
 }
 
 void StreamPath::write_control(StreamTime now) {
-  StreamConnection* const control = pool_.control(now);
+  StreamConnection* const control = pool_.control(0, now);
   if (control == nullptr) return;
   if (ping_) control->writer().add({FrameKind::kPong, 0, 0, *std::exchange(ping_, std::nullopt)});
   if (now - last_control_ > options_.silence / 4) {
@@ -191,7 +193,7 @@ void StreamPath::write_control(StreamTime now) {
     control->writer().add({FrameKind::kGrant, 0, number});
   }
   write_envelopes(*control, now);
-  write_ack(*control, now);
+  write_ack(now);
   if (is_leaving_ && !said_bye_ && outgoing_.is_flushed()) {
     control->writer().add({FrameKind::kBye});
     said_bye_ = true;
@@ -199,18 +201,26 @@ void StreamPath::write_control(StreamTime now) {
   control->flush();
 }
 
-void StreamPath::write_ack(StreamConnection& control, StreamTime now) {
+void StreamPath::write_ack(StreamTime now) {
   const int wish = count_.wanted();
   if (!incoming_.has_news() && wish == told_wish_) return;
-  const StreamDuration delay =
-      std::clamp<StreamDuration>(rtt() / kAckParts, kAckDelay, kLongestAckDelay);
+  const StreamDuration delay = std::clamp<StreamDuration>(outgoing_.rtt().shortest() / kAckParts,
+                                                          kAckDelay, kLongestAckDelay);
   if (!ack_due_) ack_due_ = now + delay;
-  const bool is_due = incoming_.is_urgent() || now >= *ack_due_ ||
-                      incoming_.unacknowledged_bytes() >= kAckBytes;
+  const bool is_due =
+      incoming_.is_urgent() || now >= *ack_due_ || incoming_.unacknowledged_bytes() >= kAckBytes;
   if (!is_due) return;
   IncomingMessages::Ack ack = incoming_.take_ack();
   ack.frame.eager = static_cast<uint64_t>(wish);
+  // In turns: if one is lost, the next one, over another connection, tells most of it as well.
+  StreamConnection& control = *pool_.control(++ack_turn_, now);
   control.writer().add(ack.frame, encode_ranges(ack.ranges));
+  control.flush();
+  if (ack.is_repeated) {
+    StreamConnection& other = *pool_.all()[ack_turn_ % pool_.all().size()];
+    other.writer().add(ack.frame, encode_ranges(ack.ranges));
+    other.flush();
+  }
   told_wish_ = wish;
   last_control_ = now;
   ack_due_.reset();
@@ -243,34 +253,37 @@ size_t StreamPath::chunk_bytes(const TcpState& tcp) const {
   const double part = std::chrono::duration<double>(kChunkTime) /
                       std::max<std::chrono::duration<double>>(rtt(), microseconds(10));
   const double window = static_cast<double>(tcp.window) * static_cast<double>(num_connections());
-  return static_cast<size_t>(std::clamp(window * part, static_cast<double>(kShortestChunk),
-                                        static_cast<double>(kLongestChunk)));
+  const size_t shortest = std::max(kShortestChunk, tcp.segment);
+  return static_cast<size_t>(std::clamp(window * part, static_cast<double>(shortest),
+                                        static_cast<double>(std::max(kLongestChunk, shortest))));
 }
 
 void StreamPath::write_chunks(StreamTime now) {
-  waits_for_room_ = false;
-  if (!outgoing_.has_chunks() || pool_.all().empty()) return;
-  const StreamConnection* const control = pool_.control(now);
+  waits_for_room_ = outgoing_.has_chunks() && !pool_.all().empty();
+  if (!waits_for_room_ || now < next_chunks_ || !outgoing_.may_send(now)) return;
   std::vector<StreamConnection*> bulk;
-  for (const auto& each : pool_.all()) {
-    if (!each->is_over() && (each.get() != control || pool_.all().size() == 1)) {
-      bulk.push_back(each.get());
-    }
+  const size_t first = pool_.all().size() == 1 ? 0 : pool_.num_controls();
+  for (size_t i = first; i < pool_.all().size(); ++i) {
+    if (!pool_.all()[i]->is_over()) bulk.push_back(pool_.all()[i].get());
   }
   if (bulk.size() >= kCanSpare) {
     std::erase_if(bulk, [&](StreamConnection* each) { return !each->tcp(now, age()).is_healthy; });
   }
-  // In turns, so that a message is spread over all of them.
+  // In turns, so that a message is spread over many of them. The first ones are used the most: a
+  // connection that pauses loses its window.
   const bool is_only = bulk.size() <= 1;
   size_t written = 0;
   size_t without_room = 0;
-  while (!bulk.empty() && without_room < bulk.size() && written < kChunksAtOnce &&
-         outgoing_.has_chunks()) {
-    const bool did = write_chunk(*bulk[turn_++ % bulk.size()], is_only, now);
+  for (size_t turn = 0; !bulk.empty() && without_room < bulk.size() && written < kChunksAtOnce &&
+                        outgoing_.has_chunks();
+       ++turn) {
+    const bool did = write_chunk(*bulk[turn % bulk.size()], is_only, now);
     without_room = did ? 0 : without_room + 1;
     written += did ? 1 : 0;
   }
   waits_for_room_ = outgoing_.has_chunks();
+  // To ask the kernel costs more than to wait for a moment.
+  if (without_room == bulk.size()) next_chunks_ = now + age();
   if (written == kChunksAtOnce) on_dirty_(*this);
 }
 
@@ -279,14 +292,9 @@ bool StreamPath::write_chunk(StreamConnection& connection, bool is_only, StreamT
   const size_t room = connection.room(now, age());
   const TcpState& tcp = connection.tcp(now, age());
   // Whole packets, and not a single one of a window that will open wider.
-  const size_t packets = std::min(room, chunk_bytes(tcp)) / tcp.segment;
-  const size_t fewest = std::clamp<size_t>(tcp.window / tcp.segment / 4, 1, 4);
-  if (packets < std::min(fewest, chunk_bytes(tcp) / tcp.segment) &&
-      room < kShortestChunk) {
-    return false;
-  }
-  const size_t most = std::max(packets * tcp.segment, std::min(room, kShortestChunk));
-  if (most <= Frame::kHeaderBytes) return false;
+  const size_t most = std::min(room, chunk_bytes(tcp)) / tcp.segment * tcp.segment;
+  const size_t fewest = std::clamp<size_t>(tcp.window / tcp.segment / 4, 1, 4) * tcp.segment;
+  if (room < std::min(fewest, kShortestChunk) || most <= Frame::kHeaderBytes) return false;
   const auto piece =
       outgoing_.take_chunk(connection.id(), most - Frame::kHeaderBytes, is_only, now);
   if (!piece) return false;
@@ -296,11 +304,10 @@ bool StreamPath::write_chunk(StreamConnection& connection, bool is_only, StreamT
 }
 
 /// Closes a connection that is not wanted any more, if nothing is on its way there.
-void StreamPath::give_back(StreamTime now) {
+void StreamPath::give_back() {
   if (!target_.calls || static_cast<int>(pool_.all().size()) <= wanted()) return;
   StreamConnection& last = *pool_.all().back();
   if (outgoing_.is_in_flight(last.id()) || !last.is_drained()) return;
-  (void)now;
   outgoing_.lose(last.id());
   pool_.retire(last);
 }

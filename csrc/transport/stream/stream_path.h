@@ -1,6 +1,6 @@
 // StreamPath: many TCP connections as one path between two processes.
 //
-//   control connection    the oldest that loses nothing: envelopes, acks, grants, pings
+//   control connections   the oldest, one of eight: envelopes, acks, grants, pings
 //   bulk connections      all others: chunks; each gets only what its congestion window takes
 //
 // Which connection is which is each sender's own choice: a receiver takes every frame from every
@@ -55,6 +55,8 @@ class StreamPath final : public ConnectionOwner {
   bool has_left() const { return has_left_; }
   size_t num_connections() const { return pool_.all().size(); }
   StreamDuration rtt() const { return outgoing_.rtt().smoothed(); }
+  /// Bytes per second, at best in the last seconds; 0: not known.
+  double rate() const { return outgoing_.rate(); }
   Counts counts() const;
 
   /// See StreamLane::send.
@@ -85,11 +87,11 @@ class StreamPath final : public ConnectionOwner {
   void take_out_broken();
   void learn(StreamTime now);
   void write_control(StreamTime now);
-  void write_ack(StreamConnection& control, StreamTime now);
+  void write_ack(StreamTime now);
   void write_envelopes(StreamConnection& control, StreamTime now);
   void write_chunks(StreamTime now);
   bool write_chunk(StreamConnection& connection, bool is_only, StreamTime now);
-  void give_back(StreamTime now);
+  void give_back();
   StreamDuration age() const;
   size_t chunk_bytes(const TcpState& tcp) const;
   int wanted() const;
@@ -107,10 +109,11 @@ class StreamPath final : public ConnectionOwner {
   int wish_ = 0;          // how many connections the other side wants
   int told_wish_ = 0;
   std::optional<StreamTime> ack_due_;
+  size_t ack_turn_ = 0;
   std::optional<uint64_t> ping_;  // to be answered
   StreamTime last_control_{};     // when something was written that the other kernel acknowledges
-  size_t turn_ = 0;               // of the bulk connections
   bool waits_for_room_ = false;
+  StreamTime next_chunks_{};  // when to look for room again
   StreamTime learned_at_{};
   uint64_t learned_bytes_ = 0;
   bool is_leaving_ = false;
