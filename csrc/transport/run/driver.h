@@ -22,8 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/group/group_table.h"
+#include "transport/peer/bootstrap_table.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"
 #include "transport/run/job_queue.h"

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "base/process.h"
-#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/group/group_table.h"
 #include "transport/net/nics.h"
+#include "transport/peer/bootstrap_table.h"
 #include "transport/peer/control_plane.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/bootstrap/bootstrap_message.h"
+#include "transport/peer/bootstrap_message.h"
 #include "transport/peer/peer_info.h"
 #include "transport/peer/peer_table.h"
 #include "transport/trust/envelope.h"

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/bootstrap_table.h"
+#include "transport/peer/bootstrap_table.h"
 
 #include <algorithm>
 #include <new>

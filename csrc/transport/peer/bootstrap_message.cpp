@@ -1,7 +1,7 @@
-#include "transport/bootstrap/bootstrap_message.h"
+#include "transport/peer/bootstrap_message.h"
 
 #include "base/byte_codec.h"
-#include "transport/bootstrap/bootstrap_records.h"
+#include "transport/peer/bootstrap_records.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2 {

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/bootstrap_records.h"
+#include "transport/peer/bootstrap_records.h"
 
 #include <zstd.h>
 
