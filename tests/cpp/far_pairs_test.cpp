@@ -18,6 +18,7 @@ namespace q7x2 {
 namespace {
 
 constexpr double kInitialWindow = 14.6e3;  // bytes: ten packets
+constexpr double kMostBytes = 64 << 20;    // of a stream
 
 TimePoint at(double seconds) {
   return TimePoint(
@@ -68,8 +69,13 @@ TEST(FarPairs, AStreamFindsTheRateOfAWarmConnectionInBoundedTime) {
       for (const double buffers : {0.2e6, 3e6, 6e6, 100e6}) {
         const Path path{rate, round_trip, buffers};
         const Path::Stream stream = path.run();
-        EXPECT_NEAR(stream.meter.steady_rate(), path.carried(), 0.12 * path.carried())
-            << rate << " bytes per second, round trip " << round_trip << ", buffers " << buffers;
+        const double found = stream.meter.steady_rate();
+        EXPECT_LE(found, 1.12 * path.carried());
+        // A stream that has to end because of its bytes has seen less.
+        if (5 * path.carried() * std::max(round_trip, 0.03) < kMostBytes) {
+          EXPECT_GE(found, 0.88 * path.carried())
+              << rate << " bytes per second, round trip " << round_trip << ", buffers " << buffers;
+        }
         EXPECT_LE(stream.seconds, 18 * std::max(round_trip, 0.03));
         EXPECT_LE(stream.bytes, (size_t{64} << 20) + static_cast<size_t>(buffers));
         EXPECT_EQ(stream.meter.burst(), 0);

@@ -38,24 +38,24 @@ double StreamMeter::rate_between(const Note& from, const Note& to) {
          std::max(seconds_between(from.time, to.time), 1e-9);
 }
 
-size_t StreamMeter::bytes_since(TimePoint time) const {
-  const auto after =
-      std::upper_bound(notes_.begin(), notes_.end(), time,
-                       [](TimePoint since, const Note& note) { return since < note.time; });
-  return bytes() - (after == notes_.begin() ? 0 : std::prev(after)->bytes);
-}
-
+// From note to note, because what a window holds passes at once.
 std::vector<double> StreamMeter::last_round_trips() const {
   const std::chrono::duration<double> part(std::max(round_trip_, kShortestPart));
-  const TimePoint last = notes_.back().time;
+  const auto last_before = [&](TimePoint time) {
+    const auto after =
+        std::upper_bound(notes_.begin(), notes_.end(), time,
+                         [](TimePoint until, const Note& note) { return until < note.time; });
+    return after == notes_.begin() ? after : std::prev(after);
+  };
   std::vector<double> rates;
-  size_t later = 0;  // bytes that passed after the part
+  auto end = std::prev(notes_.end());
   for (int i = 1; i <= kRoundTrips; ++i) {
-    const TimePoint begin = last - std::chrono::duration_cast<Clock::duration>(i * part);
-    if (begin < notes_.front().time) break;
-    const size_t since = bytes_since(begin);
-    rates.push_back(static_cast<double>(since - later) / part.count());
-    later = since;
+    const TimePoint time =
+        notes_.back().time - std::chrono::duration_cast<Clock::duration>(i * part);
+    if (time < notes_.front().time) break;
+    const auto begin = last_before(time);
+    rates.push_back(begin == end ? 0 : rate_between(*begin, *end));
+    end = begin;
   }
   if (rates.empty()) rates.push_back(whole_rate());
   std::sort(rates.begin(), rates.end());

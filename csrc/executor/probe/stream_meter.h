@@ -63,7 +63,6 @@ class StreamMeter {
   static double rate_between(const Note& from, const Note& to);
   std::vector<double> part_rates() const;
   std::vector<double> last_round_trips() const;
-  size_t bytes_since(TimePoint time) const;
 
   const double seconds_;
   const double round_trip_;

@@ -37,10 +37,10 @@ class SlidingWindow {
     double began, ended;  // seconds
   };
 
-  /// When the byte at that position may leave. Positions do not decrease.
+  /// When all bytes before that position may have left. Positions do not decrease.
   double allowed(double position) {
     const double before = position - window_;
-    if (before < 0) return 0;
+    if (before <= 0) return 0;
     while (pieces_.front().end < before) pieces_.pop_front();
     const Piece& piece = pieces_.front();
     const double part = 1 - (piece.end - before) / piece.bytes;
