@@ -28,12 +28,12 @@ class Runtime;
 /// What a rank wants of a new group.
 struct GroupTerms {
   bool eager = false;                          ///< connects to all ranks at once, not on first use
-  std::string algorithms;                      ///< to which this rank's collectives are confined
+  std::string algorithms = {};                 ///< to which this rank's collectives are confined
   DevicePath device_path = DevicePath::kAuto;  ///< as this rank was told
   /// What the layers above say of this rank (PeerInfo::announcement).
-  std::string announcement;
+  std::string announcement = {};
   /// On rank 0, if it learns of all ranks first: what all shall know. See Bootstrap::Hooks.
-  std::function<std::string(const std::vector<PeerInfo>& all)> decide;
+  std::function<std::string(const std::vector<PeerInfo>& all)> decide = {};
   /// Given what rank 0 has decided; empty: nobody has.
   std::function<void(std::string decision)> learn = [](const std::string&) {};
 };
