@@ -93,6 +93,8 @@ void ProcessGroupQ7x2::meet_all() {
   const std::shared_ptr<Runtime> runtime = options_->in_job ? Runtime::existing() : nullptr;
   if (runtime) {
     members = PeerMeeting::members_of(*runtime, options_->global_ranks_in_group, scope);
+    // A merged group has the options of one of its parts, and only the store knows the others.
+    if (members.size() != static_cast<size_t>(size_)) members.clear();
   }
   const auto make = [&](Bootstrap& bootstrap, KeyStore& root) {
     meet_in_job(bootstrap, root, members);
