@@ -89,6 +89,13 @@ void FrameReader::end_body(FrameSink& sink) {
   }
 }
 
+void FrameReader::salvage(FrameSink& sink) {
+  if (!frame_ || frame_->kind != FrameKind::kChunk || done_ == 0 || body_.to == nullptr) return;
+  body_.range.last = body_.range.first + done_;
+  sink.on_chunk(std::exchange(body_, {}));
+  frame_.reset();
+}
+
 void FrameReader::release(const IncomingMessage& message) {
   if (body_.message.get() == &message && !body_.bounce) body_.to = nullptr;
 }

@@ -32,6 +32,8 @@ class FrameReader {
 
   /// Reads about `most` bytes. kMore: there may be more. Throws Error(kMismatch) for a bad frame.
   Outcome read(ByteStream& stream, FrameSink& sink, size_t most);
+  /// The connection broke: what has come of a chunk is given to `sink`.
+  void salvage(FrameSink& sink);
   /// The place of this message is not ours any more.
   void release(const IncomingMessage& message);
 

@@ -147,6 +147,8 @@ void StreamPath::take_out_broken() {
     if (each->is_bad()) {
       ++counts_.bad_frames;
       ++bad_in_a_row_;
+    } else {
+      each->reader().salvage(*this);
     }
     outgoing_.lose(each->id());
     incoming_.repeat();
