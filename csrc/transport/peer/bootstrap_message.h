@@ -26,7 +26,7 @@ enum class BootstrapKind : uint8_t {
 struct BootstrapMessage {
   BootstrapKind kind = BootstrapKind::kPieces;
   std::string key;       ///< which bootstrap: its scope and name
-  uint64_t attempt = 0;  ///< of those with this key
+  uint64_t attempt = 0;  ///< number among the attempts with this key
   /// The first of the attempts before this one that all failed at the sender.
   uint64_t failed_since = 0;
   std::string peer_info;  ///< the sender's, encoded, so that it can be answered

@@ -127,7 +127,7 @@ class BootstrapTable {
   Reactor& reactor_;
   PeerTable& peers_;
   Envelopes& envelopes_;
-  std::string host_key_;  // of this process; empty until it is needed
+  std::string host_key_;  // this process's; empty until it is needed
   struct Arrived {
     uint64_t sender;
     std::string bytes;

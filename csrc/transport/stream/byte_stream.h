@@ -53,7 +53,7 @@ struct TcpState {
   StreamDuration rtt{};
   StreamDuration since_heard{};  ///< since the other kernel's last packet
 
-  /// Of a socket that is not TCP: as if its window were always open.
+  /// A socket that is not TCP acts as if its window were always open.
   static TcpState of(int socket);
 };
 

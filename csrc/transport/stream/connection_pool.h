@@ -31,7 +31,7 @@ namespace q7x2 {
 /// The other end of a path.
 struct StreamTarget {
   Identity identity;
-  uint64_t epoch = 0;                 ///< of the path to that process
+  uint64_t epoch = 0;                 ///< the path's, to that process
   std::vector<IpEndpoint> addresses;  ///< at which it is called; empty: it calls
   bool calls = false;                 ///< this side makes the connections
 };
@@ -102,8 +102,8 @@ class ConnectionPool {
   Connections connections_;
   std::list<Call> calls_;
   std::optional<IpEndpoint> address_;  // that has been answered
-  ReplayWindow numbers_;               // of hellos that came
-  uint64_t next_number_ = 1;           // of hellos that go
+  ReplayWindow numbers_;               // numbers of received hellos
+  uint64_t next_number_ = 1;           // number of the next own hello
   uint64_t next_id_ = 1;
   uint64_t bounce_ = 0;
   uint64_t made_ = 0;
@@ -111,7 +111,7 @@ class ConnectionPool {
   StreamTime next_call_;
   StreamTime next_life_;  // when to look for signs of life
   StreamTime next_rescue_;
-  int failures_ = 0;  // of calls, since the last that was made
+  int failures_ = 0;  // failed calls since the last one that succeeded
   int refusals_ = 0;
 };
 

@@ -35,7 +35,7 @@ struct Frame {
   using Header = std::array<std::byte, kHeaderBytes>;
 
   FrameKind kind = FrameKind::kPing;
-  uint32_t bytes = 0;    ///< of the body
+  uint32_t bytes = 0;    ///< length of the body
   uint64_t message = 0;  ///< its number; ack: all below it have arrived whole
   uint64_t value = 0;    ///< envelope: tag; chunk: offset; ack: bytes released so far; ping: number
   uint64_t total = 0;    ///< envelope, chunk: length; ack: all envelopes below it have arrived

@@ -45,12 +45,12 @@ class FrameReader {
   size_t missing() const { return frame_->bytes - done_; }
 
   std::array<std::byte, 8192> buffer_;
-  size_t begin_ = 0;  // of what is in it
+  size_t begin_ = 0;  // where its contents begin
   size_t end_ = 0;
   std::optional<Frame> frame_;   // whose body is read
   size_t done_ = 0;              // bytes of it
-  IncomingMessages::Body body_;  // of a chunk
-  std::string text_;             // of any other frame
+  IncomingMessages::Body body_;  // a chunk's
+  std::string text_;             // any other frame's
 };
 
 }  // namespace q7x2

@@ -30,8 +30,8 @@ class FrameWriter {
   struct Waiting {
     Frame::Header header;
     std::string own;
-    const std::byte* body = nullptr;  // of a message; else `own`
-    size_t size = 0;                  // of the body
+    const std::byte* body = nullptr;  // a message's; null: `own`
+    size_t size = 0;                  // length of the body
     uint64_t message = 0;
     size_t done = 0;  // header and body
   };

@@ -231,7 +231,7 @@ void OutgoingMessages::sweep(StreamTime now) {
       ++each;
       continue;
     }
-    // Of one that was sent twice nobody knows which has arrived.
+    // If it was sent twice, nobody knows which copy has arrived.
     if (!each->was_late && each->sent > newest_) {
       newest_ = each->sent;
       rtt_.add(now - each->sent, now);

@@ -146,7 +146,7 @@ class OutgoingMessages {
   uint64_t first_ = 0;             // its number
   uint64_t bounce_ = 0;
   uint64_t eager_bytes_ = 0;  // ever sent unasked
-  uint64_t released_ = 0;     // of these, as the receiver says
+  uint64_t released_ = 0;     // released of these, by the receiver
   uint64_t copied_ = 0;       // bytes in copies
 
   uint64_t next_envelope_ = 0;      // the first that was never sent

@@ -14,7 +14,7 @@ namespace q7x2 {
 
 class Pacer {
  public:
-  /// Time passes, at so many bytes per second.
+  /// Time passes, at this rate in bytes per second.
   void advance(double rate, StreamTime now) {
     const double seconds = std::chrono::duration<double>(now - last_).count();
     const double burst = rate * std::chrono::duration<double>(kMoment).count();

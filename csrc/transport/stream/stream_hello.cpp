@@ -15,7 +15,7 @@ struct Wire {
   uint32_t magic;
   uint32_t version;
   StreamHello hello;
-  Proof proof;  // of what precedes it
+  Proof proof;  // proves what precedes it
 };
 static_assert(sizeof(Wire) == StreamHello::kBytes);
 

@@ -23,9 +23,9 @@ struct StreamHello {
 
   uint64_t sender = 0;    ///< process
   uint64_t receiver = 0;  ///< process
-  uint64_t epoch = 0;     ///< of the path between the two
-  uint64_t number = 0;    ///< of the connection; the caller counts from 1
-  uint64_t nonce = 0;     ///< of the caller; the answer repeats it
+  uint64_t epoch = 0;     ///< epoch of the path between the two
+  uint64_t number = 0;    ///< the connection; the caller counts from 1
+  uint64_t nonce = 0;     ///< the caller's; the answer repeats it
   uint64_t bounce = 0;    ///< bytes that may be sent to the sender of the hello unasked
 
   static constexpr size_t kBytes = 72;

@@ -18,7 +18,7 @@ struct StreamOptions {
   /// Messages up to this length may travel inside their envelope.
   size_t inline_bytes = 4096;
   /// Messages up to this length are copied when they are sent, so that the send is complete at
-  /// once; but not more than so many bytes per path.
+  /// once; but not more than this many bytes per path.
   size_t copied_message = size_t{256} << 10;
   size_t copied_bytes = size_t{4} << 20;
   /// Connections of a path.

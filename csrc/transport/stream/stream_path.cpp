@@ -15,14 +15,14 @@ using std::chrono::milliseconds;
 // An ack waits for more to tell, for this long or an eighth of the RTT.
 constexpr milliseconds kAckDelay{1};
 constexpr milliseconds kLongestAckDelay{5};
-constexpr int kAckParts = 16;  // of the RTT
+constexpr int kAckParts = 16;  // parts of the RTT
 constexpr uint64_t kAckBytes = 256 << 10;
 constexpr size_t kEnvelopesAtOnce = 256;
 constexpr size_t kWaitingEnvelopes = size_t{128} << 10;  // bytes
 constexpr size_t kChunksAtOnce = 256;
 constexpr size_t kShortestChunk = size_t{16} << 10;
 constexpr size_t kLongestChunk = size_t{256} << 10;
-constexpr microseconds kChunkTime{500};  // of the line, at most
+constexpr microseconds kChunkTime{500};  // on the line, at most
 // So many bulk connections can wait for one that repairs a loss.
 constexpr size_t kCanSpare = 4;
 constexpr int kMostBadInARow = 16;
