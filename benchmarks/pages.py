@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.harness import RESULTS, ROOT, report
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.inference import Paired
+from benchmarks.harness.study import lines_of
 from benchmarks.regress.bars import iperf_bound, rate_each_way
 from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
 from benchmarks.studies import choices, degraded, planning
@@ -97,7 +98,7 @@ def with_tables(page: str) -> str:
 def study_lines(name: str) -> str:
     """What a study says about its results file; the file may have a suffix, such as `late-2`."""
     study = importlib.import_module(f"benchmarks.studies.{name.partition('-')[0]}")
-    lines = study.lines(json.loads((RESULTS / f"{name}.json").read_text()))
+    lines = lines_of(study, json.loads((RESULTS / f"{name}.json").read_text()))
     wrapped = [
         part for line in lines for part in textwrap.wrap(line, 110, subsequent_indent="    ")
     ]
@@ -248,8 +249,8 @@ def _rows(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _table_of(table: Callable[[list[dict[str, Any]]], str], name: str) -> str:
-    return table(_rows(name))
+def _table_of(columns: report.Columns, name: str) -> str:
+    return report.markdown_of(columns, _rows(name))
 
 
 def _probe() -> str:
@@ -285,13 +286,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "variants": partial(_first_table, "train.md", "Options of hooks, one at a time"),
     "held-out-study": _held_out,
     "long": partial(_first_table, "train.md", "A long training"),
-    "planning": partial(_table_of, planning.table, "planning"),
-    "release": partial(_table_of, fault_table.summary, "faults"),
+    "planning": partial(_table_of, planning.COLUMNS, "planning"),
+    "release": lambda: fault_table.summary(_rows("faults")),
     "probe": _probe,
     "causes": partial(_right, "causes", "cause", "runs"),
     "verdicts": partial(_right, "verdicts", "kind", "experiments"),
-    "choices": partial(_table_of, choices.table, "choices"),
-    "degraded": partial(_table_of, degraded.table, "degraded"),
+    "choices": partial(_table_of, choices.COLUMNS, "choices"),
+    "degraded": partial(_table_of, degraded.COLUMNS, "degraded"),
 }
 
 

@@ -1,12 +1,37 @@
-"""Types of command line arguments; each refuses nonsense with a text that argparse shows."""
+"""Command lines: options that are declared, and types that refuse nonsense with a text."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def option(default: Any = None, help: str | None = None, **given: Any) -> dict[str, Any]:
+    """An option of a study; `given` is for argparse. A default of several values takes several."""
+    return {"default": default, "help": help, **given}
+
+
+def add_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    """Adds options; their types are those of their defaults."""
+    for name, each in options.items():
+        given = dict(each) if isinstance(each, dict) else option(each)
+        default = given["default"]
+        if isinstance(default, bool):
+            given["action"] = "store_true"
+        elif "type" not in given:
+            if isinstance(default, (list, tuple)):
+                given.setdefault("nargs", "+")
+                default = default[0]
+            given["type"] = str if default is None else type(default)
+        parser.add_argument(f"--{name.replace('_', '-')}", **given)
+
+
+def chosen(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The values of some options, by name."""
+    return {name: getattr(args, name) for name in names}
 
 
 def explained(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -33,6 +58,9 @@ def parse_size(text: str) -> int:
     if not digits.isdigit():
         raise ValueError(f"a size is a number of bytes with K, M or G at most; got {text!r}")
     return int(digits) * scale
+
+
+size = explained(parse_size)
 
 
 @explained

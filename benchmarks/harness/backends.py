@@ -115,8 +115,10 @@ class OpenMpiBackend:
         self._comm = MPI.COMM_WORLD.Dup()
 
     def bind(self, op: Op, buffers: Buffers) -> Callable[[], object]:
+        if (call := op.mpi_call) is None:
+            raise ValueError(f"Open MPI has no {op.name}")
         comm, send, receive = self._comm, buffers.send.numpy(), buffers.receive.numpy()
-        return lambda: op.mpi_call(comm, send, receive)
+        return lambda: call(comm, send, receive)
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -1,23 +1,17 @@
-"""Starts the ranks of one benchmark job, here or on virtual hosts, and collects its cells."""
+"""One benchmark job: some collectives by several backends, here or on virtual hosts."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ranks
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import Lab, LabError, Topology
+from benchmarks.harness.lab import LabError, Topology
 from benchmarks.harness.openmpi import OpenMpi
 from benchmarks.harness.ops import OPS
-from benchmarks.harness.processes import meeting, run_ranks
-from benchmarks.harness.startline import StartLine
 
 
 class TrafficError(LabError):
@@ -39,7 +33,7 @@ class Job:
         openmpi: the installation behind the backend "openmpi".
         explained: the first backend, a q7x2, chooses without what it knows from earlier jobs, and
             the cell has how it came to its choice. Catalogues are neither read nor written.
-        fabric: where rank 0 writes the Fabric of the first backend, as JSON.
+        probed: the first backend, a q7x2, measures the network anew; see `run_probed`.
     """
 
     ops: tuple[str, ...]
@@ -54,8 +48,7 @@ class Job:
     openmpi: OpenMpi | None = None
     timeout_s: float = 1800
     explained: bool = False
-    fabric: Path | None = None
-    env: dict[str, str] = field(default_factory=dict, hash=False)
+    probed: bool = False
 
     @property
     def ranks_per_host(self) -> int:
@@ -88,54 +81,43 @@ def run(job: Job, on_cell: Callable[[str], None] | None = None) -> list[dict[str
         RanksFailed: with every rank's output.
         TrafficError: on virtual hosts, when the bytes over the links are too few.
     """
-    with tempfile.TemporaryDirectory(prefix="q7x2-bench-") as folder:
-        cells = Path(folder) / "cells.jsonl"
-        spec = Path(folder) / "spec.json"
-        line = Path(folder) / "start_line"
-        StartLine.create(line, job.ranks)
-        spec.write_text(
-            json.dumps(
-                {
-                    "cases": job.cases,
-                    "backends": job.backends,
-                    "blocks": job.blocks,
-                    "block_seconds": job.block_seconds,
-                    "cores": job.cores,
-                    "hosts": job.hosts,
-                    "start_line": str(line),
-                    "explained": job.explained,
-                    "cells": str(cells),
-                    "fabric": str(job.fabric) if job.fabric else None,
-                }
-            )
-        )
-        program = [sys.executable, "-m", "benchmarks.harness.worker", str(spec)]
+    cells: list[dict[str, Any]] = _run(job, on_cell)["cells"]
+    return cells
 
-        def show(_: int, text: str) -> None:
-            if on_cell and text.startswith("measured "):
-                on_cell(text.removeprefix("measured ").strip())
 
-        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), **job.env}
-        if job.explained:
-            env["XDG_CACHE_HOME"] = folder
-        if job.topology:
-            with Lab(job.topology) as lab:
-                lab.run(
-                    program,
-                    ranks_per_host=job.ranks_per_host,
-                    placement=job.placement,
-                    env=env,
-                    timeout_s=job.timeout_s,
-                    on_line=show,
-                )
-        else:
-            commands, environments = _local(job, program, env)
-            run_ranks(commands, environments, job.timeout_s, show)
-        measured = [json.loads(text) for text in cells.read_text().splitlines()]
+def run_probed(job: Job) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The cells of a job that is `probed`, and the Fabric that its ranks found."""
+    found = _run(job, None)
+    return found["cells"], found["fabric"]
+
+
+def _run(job: Job, on_cell: Callable[[str], None] | None) -> dict[str, Any]:
+    if OPENMPI in job.backends and job.openmpi is None:
+        raise ValueError("the backend openmpi needs an installation of Open MPI")
+    names = ("cases", "backends", "blocks", "block_seconds", "hosts", "explained", "probed")
+
+    def show(_: int, text: str) -> None:
+        if on_cell and text.startswith("measured "):
+            on_cell(text.removeprefix("measured ").strip())
+
+    found: dict[str, Any] = ranks.run(
+        __name__,
+        {name: getattr(job, name) for name in names},
+        job.ranks,
+        topology=job.topology,
+        ranks_per_host=job.ranks_per_host,
+        placement=job.placement,
+        env={"Q7X2_PROBE": "force"} if job.probed else {},
+        own_cache=True if job.explained or job.probed else None,
+        cores=job.cores,
+        mpi=job.openmpi,
+        timeout_s=job.timeout_s,
+        on_line=show,
+    )
     if job.topology:
-        for cell in measured:
+        for cell in found["cells"]:
             assert_traffic(cell)
-    return measured
+    return found
 
 
 def assert_traffic(cell: dict[str, Any]) -> None:
@@ -147,37 +129,31 @@ def assert_traffic(cell: dict[str, Any]) -> None:
             )
 
 
-def _local(
-    job: Job, program: list[str], env: dict[str, str]
-) -> tuple[list[list[str]], list[dict[str, str]]]:
-    environments = rank_environments(job.ranks, env)
-    if OPENMPI not in job.backends:
-        return [program] * job.ranks, environments
-    if job.openmpi is None:
-        raise ValueError("the backend openmpi needs an installation of Open MPI")
-    # Each rank takes its number from Open MPI.
-    return [job.openmpi.command(job.ranks, program)], [
-        {**environments[0], "MPI4PY_LIBMPI": job.openmpi.library}
-    ]
+# ---- one rank ------------------------------------------------------------------------------------
 
 
-def rank_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, str]]:
-    """Of each rank on this machine: the caller's environment, `env`, and what `env://` reads."""
-    return [{**os.environ, **env, **each} for each in meeting(ranks)]
+def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the cells on rank 0, and the Fabric of the first backend."""
+    import torch.distributed as dist
 
+    from benchmarks.harness import backends, schedule, summary
+    from benchmarks.harness.startline import StartLine
 
-def separate_environments(ranks: int, env: Mapping[str, str]) -> list[dict[str, str]]:
-    """The same for ranks that pass as hosts of their own.
-
-    Ranks of one host would sum in its memory, and codecs would have nothing to do.
-    """
-    return [
-        environment | {"Q7X2_HOST_ID": str(rank)}
-        for rank, environment in enumerate(rank_environments(ranks, env))
-    ]
-
-
-def python_path() -> str:
-    """The caller's, with the checkout before it."""
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+    dist.init_process_group("gloo")
+    groups = backends.create(spec["backends"])
+    first: Any = groups[spec["backends"][0]]
+    line = StartLine.of_group()
+    cells = []
+    for name, size in spec["cases"]:
+        op = OPS[name]
+        samples = schedule.measure(op, size, groups, line, spec["blocks"], spec["block_seconds"])
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, samples)
+        if dist.get_rank() == 0:
+            cells.append(summary.summarize(op, size, gathered, spec["hosts"]))
+            if spec["explained"]:
+                cells[-1]["history"] = first.history(op, size)
+            print(f"measured {name} {size}", flush=True)
+    if dist.get_rank() != 0:
+        return None
+    return {"cells": cells, "fabric": json.loads(first.fabric_json) if spec["probed"] else None}

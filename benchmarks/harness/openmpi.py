@@ -44,6 +44,15 @@ def installations() -> list[OpenMpi]:
     return list(found.values())
 
 
+def installed(mpirun: str | None = None) -> OpenMpi:
+    """The one with this `mpirun`, or the first."""
+    found = installations()
+    for each in found:
+        if mpirun in (None, each.mpirun):
+            return each
+    raise ValueError(f"{mpirun} is not one of {', '.join(each.mpirun for each in found)}")
+
+
 def unavailable() -> str | None:
     """Why Open MPI cannot be measured here, or None."""
     if importlib.util.find_spec("mpi4py") is None:

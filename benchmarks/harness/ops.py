@@ -59,32 +59,37 @@ class ClusteredNoise(Noise):
         return values
 
 
+def _shard(n: int) -> float:
+    return (n - 1) / n
+
+
 @dataclass(frozen=True)
 class Op:
     """One collective.
 
     Attributes:
+        torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
+            for after the time has been taken.
+        mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking; None if
+            Open MPI has nothing like it.
+        expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
+            each of n equal parts or one for all; None where this rank receives nothing.
         bus_factor: of n, see above.
         crossing: the least bytes that leave hosts, over all hosts, of (S, n ranks, h hosts).
         flow: "all" (no rank can end before every rank has begun, or those that it needs),
             "from_root" or "to_root".
         in_place: whether send and receive are one buffer of S bytes.
         split_send, split_receive: whether that buffer holds S / n bytes instead of S.
-        torch_call: runs it on a process group, blocking. What it returns, if anything, is waited
-            for after the time has been taken.
-        mpi_call: runs it on an mpi4py communicator and the buffers' NumPy views, blocking.
         noise: what it works on, so that codecs have something to do; in place. None: numbers whose
             sums are exact.
-        expected: of (n, rank): the values a correct receive buffer holds after `dirty`, one for
-            each of n equal parts or one for all; None where this rank receives nothing.
     """
 
     name: str
-    bus_factor: Callable[[int], float]
-    crossing: Callable[[int, int, int], float]
     torch_call: Callable[[Buffers, dist.ProcessGroup], Any]
-    mpi_call: Callable[[Any, Any, Any], Any]
+    mpi_call: Callable[[Any, Any, Any], Any] | None
     expected: Callable[[int, int], list[float] | None]
+    bus_factor: Callable[[int], float] = _shard
+    crossing: Callable[[int, int, int], float] = lambda s, n, h: (h - 1) * s
     flow: str = "all"
     in_place: bool = False
     split_send: bool = False
@@ -137,20 +142,35 @@ class Op:
                 )
 
 
-def _total(n: int) -> float:
-    return n * (n + 1) / 2
+def _whole(_: int) -> float:
+    return 1.0
+
+
+def _total(n: int, _: int = 0) -> list[float]:
+    return [n * (n + 1) / 2]
 
 
 def _everyone(n: int, _: int) -> list[float]:
     return [float(rank + 1) for rank in range(n)]
 
 
-def _shard(n: int) -> float:
-    return (n - 1) / n
+def _of_root(n: int, _: int) -> list[float]:
+    return [float(ROOT + 1)]
 
 
-def _parts(tensor: torch.Tensor, n: int) -> list[torch.Tensor]:
-    return list(tensor.chunk(n))
+def _nothing(n: int, rank: int) -> None:
+    return None
+
+
+def _at_root(
+    expected: Callable[[int, int], list[float]],
+) -> Callable[[int, int], list[float] | None]:
+    return lambda n, rank: expected(n, rank) if rank == ROOT else None
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The parts of the ranks; the root alone has them."""
+    return list(tensor.chunk(dist.get_world_size())) if dist.get_rank() == ROOT else None
 
 
 def _reduce_then_broadcast(buffers: Buffers, group: dist.ProcessGroup) -> None:
@@ -176,147 +196,118 @@ def _first_piece(buffers: Buffers, group: dist.ProcessGroup) -> Any:
     return work
 
 
-def _mpi() -> Any:
+def _in_place() -> Any:
     from mpi4py import MPI
 
-    return MPI
+    return MPI.IN_PLACE
+
+
+def _mpi_reduce(c: Any, s: Any, r: Any) -> None:
+    if c.rank == ROOT:
+        c.Reduce(_in_place(), r, root=ROOT)
+    else:
+        c.Reduce(s, None, root=ROOT)
 
 
 _ALL_REDUCE = Op(
-    name="all_reduce",
+    "all_reduce",
+    lambda b, g: dist.all_reduce(b.send, group=g),
+    lambda c, s, r: c.Allreduce(_in_place(), r),
+    _total,
     bus_factor=lambda n: 2 * _shard(n),
     crossing=lambda s, n, h: 2 * (h - 1) * s,
     in_place=True,
-    torch_call=lambda b, g: dist.all_reduce(b.send, group=g),
-    mpi_call=lambda c, s, r: c.Allreduce(_mpi().IN_PLACE, r),
-    expected=lambda n, rank: [_total(n)],
 )
-
-OPS = {
-    op.name: op
-    for op in (
+_ROOTED: dict[str, Any] = {"bus_factor": _whole, "in_place": True}
+_ROOTS_PARTS: dict[str, Any] = {"crossing": lambda s, n, h: s * (1 - 1 / h)}
+_EVERY_OP = (
+    _ALL_REDUCE,
+    replace(_ALL_REDUCE, name="all_reduce_normal", expected=_nothing, noise=Noise),
+    replace(_ALL_REDUCE, name="all_reduce_clustered", expected=_nothing, noise=ClusteredNoise),
+    # The two halves of an all-reduce one after the other, over the same tree where the algorithm
+    # says so.
+    replace(
         _ALL_REDUCE,
-        *(
-            replace(_ALL_REDUCE, name=name, expected=lambda n, rank: None, noise=noise)
-            for name, noise in (
-                ("all_reduce_normal", Noise),
-                ("all_reduce_clustered", ClusteredNoise),
-            )
+        name="reduce_then_broadcast",
+        torch_call=_reduce_then_broadcast,
+        mpi_call=None,
+    ),
+    # An all-reduce until its first piece is there; backends that tell of no pieces complete it.
+    replace(_ALL_REDUCE, name="first_piece", torch_call=_first_piece, mpi_call=None),
+    Op(
+        "broadcast",
+        lambda b, g: dist.broadcast(b.send, ROOT, group=g),
+        lambda c, s, r: c.Bcast(r, ROOT),
+        _of_root,
+        flow="from_root",
+        **_ROOTED,
+    ),
+    Op(
+        "reduce",
+        lambda b, g: dist.reduce(b.send, ROOT, group=g),
+        _mpi_reduce,
+        _at_root(_total),
+        flow="to_root",
+        **_ROOTED,
+    ),
+    Op(
+        "all_gather",
+        lambda b, g: all_gather_single(b.receive, b.send, group=g),
+        lambda c, s, r: c.Allgather(s, r),
+        _everyone,
+        split_send=True,
+    ),
+    Op(
+        "reduce_scatter",
+        lambda b, g: reduce_scatter_single(b.receive, b.send, group=g),
+        lambda c, s, r: c.Reduce_scatter_block(s, r),
+        _total,
+        split_receive=True,
+    ),
+    Op(
+        "all_to_all",
+        lambda b, g: dist.all_to_all_single(b.receive, b.send, group=g),
+        lambda c, s, r: c.Alltoall(s, r),
+        _everyone,
+        crossing=lambda s, n, h: s * (n - n / h),
+    ),
+    Op(
+        "gather",
+        lambda b, g: dist.gather(b.send, _parts(b.receive), ROOT, group=g),
+        lambda c, s, r: c.Gather(s, r if c.rank == ROOT else None, ROOT),
+        _at_root(_everyone),
+        flow="to_root",
+        split_send=True,
+        **_ROOTS_PARTS,
+    ),
+    Op(
+        "scatter",
+        lambda b, g: dist.scatter(b.receive, _parts(b.send), ROOT, group=g),
+        lambda c, s, r: c.Scatter(s if c.rank == ROOT else None, r, ROOT),
+        _of_root,
+        flow="from_root",
+        split_receive=True,
+        **_ROOTS_PARTS,
+    ),
+    # Each rank to the next one, around the ring of all ranks.
+    Op(
+        "send_recv",
+        _send_receive,
+        lambda c, s, r: c.Sendrecv(
+            s, (c.rank + 1) % c.size, recvbuf=r, source=(c.rank - 1) % c.size
         ),
-        # The two halves of an all-reduce one after the other, over the same tree where the
-        # algorithm says so.
-        replace(
-            _ALL_REDUCE,
-            name="reduce_then_broadcast",
-            torch_call=_reduce_then_broadcast,
-            mpi_call=lambda c, s, r: None,
-        ),
-        # An all-reduce until its first piece is there; backends that tell of no pieces complete it.
-        replace(
-            _ALL_REDUCE,
-            name="first_piece",
-            torch_call=_first_piece,
-            mpi_call=lambda c, s, r: None,
-        ),
-        Op(
-            name="broadcast",
-            bus_factor=lambda n: 1.0,
-            crossing=lambda s, n, h: (h - 1) * s,
-            flow="from_root",
-            in_place=True,
-            torch_call=lambda b, g: dist.broadcast(b.send, ROOT, group=g),
-            mpi_call=lambda c, s, r: c.Bcast(r, ROOT),
-            expected=lambda n, rank: [float(ROOT + 1)],
-        ),
-        Op(
-            name="reduce",
-            bus_factor=lambda n: 1.0,
-            crossing=lambda s, n, h: (h - 1) * s,
-            flow="to_root",
-            in_place=True,
-            torch_call=lambda b, g: dist.reduce(b.send, ROOT, group=g),
-            mpi_call=lambda c, s, r: (
-                c.Reduce(_mpi().IN_PLACE, r, root=ROOT)
-                if c.rank == ROOT
-                else c.Reduce(s, None, root=ROOT)
-            ),
-            expected=lambda n, rank: [_total(n)] if rank == ROOT else None,
-        ),
-        Op(
-            name="all_gather",
-            bus_factor=_shard,
-            crossing=lambda s, n, h: (h - 1) * s,
-            split_send=True,
-            torch_call=lambda b, g: all_gather_single(b.receive, b.send, group=g),
-            mpi_call=lambda c, s, r: c.Allgather(s, r),
-            expected=_everyone,
-        ),
-        Op(
-            name="reduce_scatter",
-            bus_factor=_shard,
-            crossing=lambda s, n, h: (h - 1) * s,
-            split_receive=True,
-            torch_call=lambda b, g: reduce_scatter_single(b.receive, b.send, group=g),
-            mpi_call=lambda c, s, r: c.Reduce_scatter_block(s, r),
-            expected=lambda n, rank: [_total(n)],
-        ),
-        Op(
-            name="all_to_all",
-            bus_factor=_shard,
-            crossing=lambda s, n, h: s * (n - n / h),
-            torch_call=lambda b, g: dist.all_to_all_single(b.receive, b.send, group=g),
-            mpi_call=lambda c, s, r: c.Alltoall(s, r),
-            expected=_everyone,
-        ),
-        Op(
-            name="gather",
-            bus_factor=_shard,
-            crossing=lambda s, n, h: s * (1 - 1 / h),
-            flow="to_root",
-            split_send=True,
-            torch_call=lambda b, g: dist.gather(
-                b.send,
-                _parts(b.receive, dist.get_world_size()) if dist.get_rank() == ROOT else None,
-                ROOT,
-                group=g,
-            ),
-            mpi_call=lambda c, s, r: c.Gather(s, r if c.rank == ROOT else None, ROOT),
-            expected=lambda n, rank: _everyone(n, rank) if rank == ROOT else None,
-        ),
-        Op(
-            name="scatter",
-            bus_factor=_shard,
-            crossing=lambda s, n, h: s * (1 - 1 / h),
-            flow="from_root",
-            split_receive=True,
-            torch_call=lambda b, g: dist.scatter(
-                b.receive,
-                _parts(b.send, dist.get_world_size()) if dist.get_rank() == ROOT else None,
-                ROOT,
-                group=g,
-            ),
-            mpi_call=lambda c, s, r: c.Scatter(s if c.rank == ROOT else None, r, ROOT),
-            expected=lambda n, rank: [float(ROOT + 1)],
-        ),
-        # Each rank to the next one, around the ring of all ranks.
-        Op(
-            name="send_recv",
-            bus_factor=lambda n: 1.0,
-            crossing=lambda s, n, h: h * s if h > 1 else 0,
-            torch_call=_send_receive,
-            mpi_call=lambda c, s, r: c.Sendrecv(
-                s, (c.rank + 1) % c.size, recvbuf=r, source=(c.rank - 1) % c.size
-            ),
-            expected=lambda n, rank: [float((rank - 1) % n + 1)],
-        ),
-        Op(
-            name="barrier",
-            bus_factor=lambda n: 0.0,
-            crossing=lambda s, n, h: 0.0,
-            in_place=True,
-            torch_call=lambda b, g: dist.barrier(group=g),
-            mpi_call=lambda c, s, r: c.Barrier(),
-            expected=lambda n, rank: None,
-        ),
-    )
-}
+        lambda n, rank: [float((rank - 1) % n + 1)],
+        bus_factor=_whole,
+        crossing=lambda s, n, h: h * s if h > 1 else 0,
+    ),
+    Op(
+        "barrier",
+        lambda b, g: dist.barrier(group=g),
+        lambda c, s, r: c.Barrier(),
+        _nothing,
+        bus_factor=lambda n: 0.0,
+        crossing=lambda s, n, h: 0.0,
+        in_place=True,
+    ),
+)
+OPS = {op.name: op for op in _EVERY_OP}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from benchmarks.harness.lab.topology import UNSHAPED, Topology, bits_per_second
 
 # A verdict: the interval of a ratio holds what is to be reached.
 UNDECIDED = "undecided"
+# Of a table: the heading of each column, and its cell in a row.
+Columns = Sequence[tuple[str, Callable[[Any], str]]]
 
 
 def console() -> Console:
@@ -44,6 +46,21 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def markdown_of(columns: Columns, rows: Iterable[Any]) -> str:
+    """A table in Markdown with a line for each row."""
+    return markdown([head for head, _ in columns], cells_of(columns, rows))
+
+
+def cells_of(columns: Columns, rows: Iterable[Any]) -> list[list[str]]:
+    """The cells of each row."""
+    return [[cell(row) for _, cell in columns] for row in rows]
+
+
+def verdict(is_met: bool) -> str:
+    """A word for a goal."""
+    return "met" if is_met else "NOT met"
 
 
 def duration(seconds: float) -> str:

@@ -10,20 +10,21 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from benchmarks.harness import arguments
+from benchmarks.harness.arguments import option
 from benchmarks.harness.lab import Lab, Topology
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, *, hosts: int, servers: int, size: str, rounds: int
-) -> None:
-    """The arguments of a study with servers, with these defaults; one server is no choice."""
-    parser.add_argument("--hosts", type=int, default=hosts, help="with ranks; of each job")
-    parser.add_argument("--rate", default="100mbit", help="of each host's NIC, as tc spells it")
-    if servers > 1:
-        parser.add_argument("--servers", type=int, default=servers)
-    parser.add_argument("--server-rate", default="1gbit", help="of each server's NIC")
-    parser.add_argument("--size", default=size, help=f"of the tensor, for example {size}")
-    parser.add_argument("--rounds", type=int, default=rounds)
+def options(*, hosts: int, servers: int, size: str, rounds: int) -> dict[str, Any]:
+    """The options of a study with servers, with these defaults; one server is no choice."""
+    return {
+        "hosts": option(hosts, "with ranks; of each job"),
+        "rate": option("100mbit", "of each host's NIC, as tc spells it"),
+        **({"servers": servers} if servers > 1 else {}),
+        "server_rate": option("1gbit", "of each server's NIC"),
+        "size": option(size, f"of the tensor, for example {size}", type=arguments.size),
+        "rounds": rounds,
+    }
 
 
 @contextmanager
@@ -35,14 +36,17 @@ def lab_with_servers(hosts: int, servers: int, args: argparse.Namespace) -> Iter
         yield lab
 
 
-def open_store(job: int = 0, *, is_master: bool) -> Any:
-    """The store of a job; each has a port of its own on the first host."""
+def open_store(job: int = 0) -> Any:
+    """The store of a job, on the first host, where each has a port of its own.
+
+    The first rank of all makes it.
+    """
     import torch.distributed as dist
 
     return dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]) + job,
-        is_master=is_master,
+        is_master=os.environ["RANK"] == "0",
         wait_for_workers=False,
         timeout=timedelta(hours=1),
     )

@@ -1,7 +1,7 @@
 """How long a group takes to be there: creation, its first all-reduce, a further group.
 
 Every turn starts new ranks, since a process makes its first group only once. They are forked from
-one process that has imported torch (``main``): the imports would take minutes, and are
+one process that has imported torch (``rank_main``): the imports would take minutes, and are
 nobody's to win. What a backend loads on its first use counts.
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness.launch import python_path
-from benchmarks.harness.processes import free_port, run_ranks
+from benchmarks.harness import ranks as rank_processes
+from benchmarks.harness.processes import free_port
 from benchmarks.harness.startline import StartLine
+from benchmarks.harness.timing import timed
 
 PHASES = ("init_process_group", "first_all_reduce", "new_group")
 _TIMEOUT = timedelta(seconds=60)
@@ -39,22 +39,9 @@ def run(ranks: int, backends: tuple[str, ...], turns: int) -> list[dict[str, Any
     Raises:
         RanksFailed: with the ranks' output.
     """
-    with tempfile.TemporaryDirectory(prefix="q7x2-startup-") as folder:
-        spec = Path(folder) / "spec.json"
-        spec.write_text(
-            json.dumps({"ranks": ranks, "backends": backends, "turns": turns, "folder": folder})
-        )
-        env = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "",  # installed packages are compiled
-            "PYTHONPATH": python_path(),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        run_ranks([[sys.executable, "-m", "benchmarks.harness.startup", str(spec)]], [env], 600)
-        samples = json.loads((Path(folder) / "samples.json").read_text())
+    spec = {"ranks": ranks, "backends": backends, "turns": turns}
+    env = {"PYTHONDONTWRITEBYTECODE": ""}  # installed packages are compiled
+    samples = rank_processes.run(__name__, spec, 1, env=env, timeout_s=600)
     return [_cell(phase, ranks, samples) for phase in PHASES]
 
 
@@ -77,47 +64,43 @@ def _cell(phase: str, ranks: int, samples: dict[str, list[list[dict[str, Any]]]]
 # ---- the process that forks ranks ----------------------------------------------------------------
 
 
-def main(spec: dict[str, Any]) -> None:
-    """Forks the ranks, turn by turn, and writes what they measured."""
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Forks the ranks, turn by turn, and returns what they measured."""
     gc.collect()
     gc.freeze()  # or each copy's first collection would go through the whole of torch
+    os.environ["LOCAL_WORLD_SIZE"] = str(spec["ranks"])
     samples: dict[str, list[Any]] = {backend: [] for backend in spec["backends"]}
     for _ in range(spec["turns"]):
         for backend in spec["backends"]:
-            samples[backend].append(_turn(spec["ranks"], backend, Path(spec["folder"])))
-    (Path(spec["folder"]) / "samples.json").write_text(json.dumps(samples))
+            samples[backend].append(_turn(spec["ranks"], backend))
+    return samples
 
 
-def _turn(ranks: int, backend: str, folder: Path) -> list[dict[str, Any]]:
+def _turn(ranks: int, backend: str) -> list[dict[str, Any]]:
     """What each rank says of each phase."""
-    line = folder / "start_line"
-    StartLine.create(line, ranks)
-    port = free_port()
-    children = {}
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            _become_rank(rank, ranks, backend, port, line, folder)
-        children[child] = rank
-    failed = []
-    while children:
-        child, status = os.wait()
-        if status != 0:
-            failed.append(children[child])
-        del children[child]
+    line, port = StartLine.memory(ranks), free_port()
+    children = [_fork_rank(rank, ranks, backend, port, line) for rank in range(ranks)]
+    said = []
+    for _, reader in children:
+        with os.fdopen(reader) as file:
+            said.append(file.read())
+    failed = [rank for rank, (pid, _) in enumerate(children) if os.waitpid(pid, 0)[1] != 0]
     if failed:
         sys.exit(f"{backend}: ranks {failed} failed")
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    return [json.loads(each) for each in said]
 
 
-def _become_rank(rank: int, ranks: int, backend: str, port: int, line: Path, folder: Path) -> None:
-    """Does not return."""
+def _fork_rank(rank: int, ranks: int, backend: str, port: int, line: mmap.mmap) -> tuple[int, int]:
+    """The number of the process, and the pipe into which it writes its figures."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) != 0:
+        os.close(writer)
+        return pid, reader
     status = 1
     try:
         os.environ["LOCAL_RANK"] = str(rank)
-        figures = _measure(rank, ranks, backend, port, StartLine(str(line), rank, ranks))
-        (folder / f"rank-{rank}.json").write_text(json.dumps(figures))
+        figures = _measure(rank, ranks, backend, port, StartLine(line, rank))
+        os.write(writer, json.dumps(figures).encode())
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -138,27 +121,17 @@ def _measure(rank: int, ranks: int, backend: str, port: int, line: StartLine) ->
     tensor = torch.ones(1024)
     figures: dict[str, Any] = {}
 
-    def timed(phase: str, call: Callable[[], object]) -> None:
+    def phase(name: str, call: Callable[[], object]) -> None:
         line.wait()
-        cpu, begin = time.process_time(), time.perf_counter()
-        call()
-        seconds = time.perf_counter() - begin
-        figures[phase] = {"seconds": seconds, "cpu_seconds": time.process_time() - cpu}
+        cpu = time.process_time()
+        figures[name] = {"seconds": timed(call), "cpu_seconds": time.process_time() - cpu}
 
-    timed(
-        "init_process_group",
-        lambda: dist.init_process_group(
-            backend, store=store, rank=rank, world_size=ranks, timeout=_TIMEOUT
-        ),
-    )
-    timed("first_all_reduce", lambda: dist.all_reduce(tensor))
+    options = {"store": store, "rank": rank, "world_size": ranks, "timeout": _TIMEOUT}
+    phase(PHASES[0], lambda: dist.init_process_group(backend, **options))
+    phase(PHASES[1], lambda: dist.all_reduce(tensor))
     if tensor[0] != ranks:
         raise AssertionError(f"{backend}: the all-reduce gave {tensor[0]} with {ranks} ranks")
-    timed("new_group", dist.new_group)
+    phase(PHASES[2], dist.new_group)
     line.wait()  # rank 0 has the store
     dist.destroy_process_group()
     return figures
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -116,11 +116,6 @@ NOT_PACKING = (
     *("direct", "recursive_doubling", "halving_doubling", "binomial_tree", "double_binary_tree"),
     *("ccube", "sra", "aggregator", "ring", "torus", "multitree"),
 )
-# By name: several ranks on each host.
-CROWDED = {
-    "hosts-2x4": Topology(hosts=2, rate="1gbit"),
-    "hosts-4x2": FOUR_HOSTS,
-}
 FAST_RATES = ("2.5gbit", "5gbit", "10gbit", "25gbit")
 # By size, how many times as fast as Gloo an all-reduce over each of these must be.
 FAST_GOALS = {"64K": 4.0, "1M": 1.0, "16M": 1.0}
@@ -143,6 +138,70 @@ STARTS = {
     "start-32-further": "new_group",
 }
 MOVES = ("broadcast", "all_gather", "reduce_scatter", "all_to_all")
+CCUBE_PHASES = {"subject": "q7x2:ccube", "against_op": "reduce_then_broadcast"}
+CCUBE_FIRST = {"op": "first_piece", "subject": "q7x2:ccube"}
+AUTO_RACKS: dict[str, Any] = {
+    "interleaved": True,
+    "fixed": ("ring", "halving_doubling", "ccube", "hierarchical", "blink"),
+    "blocks": 2,
+}
+AUTO_LINKS = {"fixed": ("ring", "aggregator", "ccube", "hierarchical", "blink"), "blocks": 2}
+RESELECT = f"{SUBJECT}+topk:0.01:reselect"
+BALANCED = {"op": "all_reduce_clustered", "subject": f"{RESELECT}:balanced", "blocks": 3}
+FILLED = {"op": "all_reduce_normal", "subject": f"{SUBJECT}+topk:0.6", "blocks": 3}
+
+
+def _all_reduce(
+    name: str,
+    size: str,
+    ranks: int,
+    against: str,
+    ratio: float,
+    topology: Topology | None = None,
+    **more: Any,
+) -> Bar:
+    """An all-reduce of one size."""
+    op = more.pop("op", "all_reduce")
+    return Bar(name, op, (size,), ranks, against, ratio, topology=topology, **more)
+
+
+def _crowded(name: str, topology: Topology) -> tuple[Bar, ...]:
+    """Several ranks on each host; also neighbour ranks on different hosts, and a codec."""
+    slow_edges = {"op": "all_reduce_normal", "subject": f"{SUBJECT}+int8@slow"}
+    return (
+        _all_reduce(name, "16M", 8, "gloo", 1.0, topology),
+        _all_reduce(f"{name}-line", "16M", 8, LINE_RATE, 0.944, topology),
+        _all_reduce(f"{name}-interleaved", "16M", 8, BLOCK_ORDER, 0.91, topology, interleaved=True),
+        _all_reduce(f"{name}-int8", "16M", 8, SUBJECT, 3.0, topology, **slow_edges),
+    )
+
+
+def _fast_links(rate: str) -> tuple[Bar, ...]:
+    shared = {"run_sizes": tuple(FAST_GOALS), "bound": True}
+    topology = Topology(hosts=2, rate=rate)
+    return tuple(
+        _all_reduce(f"network-2-{rate}-{size}", size, 2, "gloo", goal, topology, **shared)
+        for size, goal in FAST_GOALS.items()
+    )
+
+
+def _with_codecs(topology: Topology, goal: int, blocks: int) -> tuple[Bar, ...]:
+    """`goal`: which of the goals of each codec is that of this topology."""
+    shared = {"op": "all_reduce_normal", "blocks": blocks}
+    shared["together"] = tuple(f"{SUBJECT}+{codec}" for codec in CODED)
+    return tuple(
+        _all_reduce(
+            *(f"{codec}-{topology.rate}", "100M", 4, "gloo", goals[goal], topology),
+            **{**shared, "subject": f"{SUBJECT}+{codec}"},
+        )
+        for codec, goals in CODED.items()
+    )
+
+
+def _top_k(topology: Topology) -> Bar:
+    options = {"op": "all_reduce_normal", "subject": f"{SUBJECT}+topk:0.01", "blocks": 2}
+    return _all_reduce(f"topk-{topology.rate}", "100M", 4, "gloo", 15.0, topology, **options)
+
 
 BARS = (
     Bar("latency-2", "all_reduce", ("4",), 2, "gloo", 18.0),
@@ -157,71 +216,18 @@ BARS = (
     *(Bar(f"{op}-4-all", op, ALL_SIZES, 4, "gloo", 1.0, blocks=5) for op in MOVES),
     *(Bar(name, phase, (), 32, "gloo", 1.0, blocks=5) for name, phase in STARTS.items()),
     Bar("network-4-small", "all_reduce", SMALL_SIZES, 4, "gloo", 4.0, topology=FOUR_HOSTS),
-    Bar("network-4", "all_reduce", ("16M",), 4, "gloo", 1.0, topology=FOUR_HOSTS),
-    Bar("network-4-line", "all_reduce", ("16M",), 4, LINE_RATE, 0.95, topology=FOUR_HOSTS),
-    *(
-        Bar(
-            *(f"network-2-{rate}-{size}", "all_reduce", (size,), 2, "gloo", goal),
-            topology=Topology(hosts=2, rate=rate),
-            run_sizes=tuple(FAST_GOALS),
-            bound=True,
-        )
-        for rate in FAST_RATES
-        for size, goal in FAST_GOALS.items()
-    ),
-    Bar(
-        "network-2-unshaped",
-        "all_reduce",
-        ("64M",),
-        2,
-        IPERF,
-        0.9,
-        topology=UNSHAPED_LINK,
-        bound=True,
-    ),
-    Bar("racks", "all_reduce", ("16M",), 8, "gloo", 1.7, topology=TWO_RACKS, blocks=3),
-    Bar(
-        *("racks-interleaved", "all_reduce", ("16M",), 8, "gloo", 6.0),
-        topology=TWO_RACKS,
-        interleaved=True,
-        blocks=3,
-    ),
-    Bar("links", "all_reduce", ("16M",), 4, "gloo", 6.0, topology=PRIVATE_LINKS, blocks=3),
-    *(
-        bar
-        for name, topology in CROWDED.items()
-        for bar in (
-            Bar(name, "all_reduce", ("16M",), 8, "gloo", 1.0, topology=topology),
-            Bar(f"{name}-line", "all_reduce", ("16M",), 8, LINE_RATE, 0.944, topology=topology),
-            Bar(
-                *(f"{name}-interleaved", "all_reduce", ("16M",), 8, BLOCK_ORDER, 0.91),
-                topology=topology,
-                interleaved=True,
-            ),
-            Bar(
-                *(f"{name}-int8", "all_reduce_normal", ("16M",), 8, SUBJECT, 3.0),
-                topology=topology,
-                subject=f"{SUBJECT}+int8@slow",
-            ),
-        )
-    ),
-    Bar(
-        *("packing", "all_reduce", ("16M",), 4, BEST_FIXED, 1.3),
-        topology=UNEVEN_LINKS,
-        fixed=NOT_PACKING,
-        blocks=3,
-    ),
-    Bar(
-        *("ccube-overlap", "all_reduce", ("16M",), 4, "q7x2:ccube", 1.7),
-        topology=FOUR_HOSTS,
-        subject="q7x2:ccube",
-        against_op="reduce_then_broadcast",
-    ),
-    Bar(
-        *("ccube-first", "first_piece", ("16M",), 4, "gloo", 1 / 0.3),
-        topology=FOUR_HOSTS,
-        subject="q7x2:ccube",
-    ),
+    _all_reduce("network-4", "16M", 4, "gloo", 1.0, FOUR_HOSTS),
+    _all_reduce("network-4-line", "16M", 4, LINE_RATE, 0.95, FOUR_HOSTS),
+    *(bar for rate in FAST_RATES for bar in _fast_links(rate)),
+    _all_reduce("network-2-unshaped", "64M", 2, IPERF, 0.9, UNSHAPED_LINK, bound=True),
+    _all_reduce("racks", "16M", 8, "gloo", 1.7, TWO_RACKS, blocks=3),
+    _all_reduce("racks-interleaved", "16M", 8, "gloo", 6.0, TWO_RACKS, interleaved=True, blocks=3),
+    _all_reduce("links", "16M", 4, "gloo", 6.0, PRIVATE_LINKS, blocks=3),
+    *_crowded("hosts-2x4", Topology(hosts=2, rate="1gbit")),
+    *_crowded("hosts-4x2", FOUR_HOSTS),
+    _all_reduce("packing", "16M", 4, BEST_FIXED, 1.3, UNEVEN_LINKS, fixed=NOT_PACKING, blocks=3),
+    _all_reduce("ccube-overlap", "16M", 4, "q7x2:ccube", 1.7, FOUR_HOSTS, **CCUBE_PHASES),
+    _all_reduce("ccube-first", "16M", 4, "gloo", 1 / 0.3, FOUR_HOSTS, **CCUBE_FIRST),
     Bar("auto-2", "all_reduce", AUTO_SIZES, 2, BEST_FIXED, 0.95, **MANY_TURNS),
     Bar("auto-4-on-2", "all_reduce", AUTO_SIZES, 4, BEST_FIXED, 0.95, cores=2, **MANY_TURNS),
     *(Bar(f"auto-{op}-4", op, ("1M",), 4, BEST_FIXED, 0.95, **MANY_TURNS) for op in MOVES),
@@ -231,54 +237,11 @@ BARS = (
         blocks=11,
         block_seconds=0.03,
     ),
-    Bar(
-        *("auto-racks", "all_reduce", ("16M",), 8, BEST_FIXED, 0.95),
-        topology=TWO_RACKS,
-        interleaved=True,
-        fixed=("ring", "halving_doubling", "ccube", "hierarchical", "blink"),
-        blocks=2,
-    ),
-    Bar(
-        *("auto-links", "all_reduce", ("16M",), 4, BEST_FIXED, 0.95),
-        topology=PRIVATE_LINKS,
-        fixed=("ring", "aggregator", "ccube", "hierarchical", "blink"),
-        blocks=2,
-    ),
-    *(
-        Bar(
-            *(f"{codec}-{topology.rate}", "all_reduce_normal", ("100M",), 4, "gloo", goals[i]),
-            topology=topology,
-            subject=f"{SUBJECT}+{codec}",
-            blocks=3 if i else 2,
-            together=tuple(f"{SUBJECT}+{each}" for each in CODED),
-        )
-        for i, topology in enumerate((SLOW_HOSTS, FOUR_HOSTS))
-        for codec, goals in CODED.items()
-    ),
-    *(
-        Bar(
-            *(f"topk-{topology.rate}", "all_reduce_normal", ("100M",), 4, "gloo", 15.0),
-            topology=topology,
-            subject=f"{SUBJECT}+topk:0.01",
-            blocks=2,
-        )
-        for topology in (SLOW_HOSTS, FOUR_HOSTS)
-    ),
-    Bar(
-        "balanced-100mbit",
-        "all_reduce_clustered",
-        ("16M",),
-        4,
-        f"{SUBJECT}+topk:0.01:reselect",
-        1.5,
-        topology=SLOW_HOSTS,
-        subject=f"{SUBJECT}+topk:0.01:reselect:balanced",
-        blocks=3,
-    ),
-    Bar(
-        *("fill-60-1gbit", "all_reduce_normal", ("100M",), 4, SUBJECT, 0.95),
-        topology=FOUR_HOSTS,
-        subject=f"{SUBJECT}+topk:0.6",
-        blocks=3,
-    ),
+    _all_reduce("auto-racks", "16M", 8, BEST_FIXED, 0.95, TWO_RACKS, **AUTO_RACKS),
+    _all_reduce("auto-links", "16M", 4, BEST_FIXED, 0.95, PRIVATE_LINKS, **AUTO_LINKS),
+    *_with_codecs(SLOW_HOSTS, goal=0, blocks=2),
+    *_with_codecs(FOUR_HOSTS, goal=1, blocks=3),
+    *(_top_k(topology) for topology in (SLOW_HOSTS, FOUR_HOSTS)),
+    _all_reduce("balanced-100mbit", "16M", 4, RESELECT, 1.5, SLOW_HOSTS, **BALANCED),
+    _all_reduce("fill-60-1gbit", "100M", 4, SUBJECT, 0.95, FOUR_HOSTS, **FILLED),
 )

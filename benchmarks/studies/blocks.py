@@ -8,25 +8,19 @@ needs root.
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import arguments, report, study
-from benchmarks.harness.servers import (
-    add_arguments,
-    lab_with_servers,
-    open_store,
-    start_named_server,
-    stop_server,
-)
+from benchmarks.harness import arguments, ranks, report, servers, timing
+from benchmarks.harness.arguments import chosen, option
 
 OURS, SERVED, DENSE, GLOO = "blocks, q7x2", "blocks, servers", "dense, q7x2", "dense, gloo"
-WAYS = (OURS, SERVED, DENSE, GLOO)
 OWN, SAME = "own", "same"  # blocks: each rank's, or those of all
 BLOCK = 256  # fp32 elements: a block of q7x2
 # By the share of blocks of zeros, where ranks have their own ones: against what, and how many times
@@ -35,48 +29,30 @@ GOALS = {
     OURS: {0.95: (GLOO, 4.0), 0.99: (GLOO, 10.0), 0.0: (DENSE, 1 / 1.05)},
     SERVED: {0.95: (GLOO, 7.0), 0.99: (GLOO, 15.0), 0.0: (DENSE, 1 / 1.05)},
 }
+OPTIONS = {
+    **servers.options(hosts=8, servers=2, size="64M", rounds=5),
+    "zeros": option("0.95,0.99,0", "shares of blocks that are zero"),
+    "patterns": option(f"{OWN},{SAME}", "whose blocks are not zero", type=arguments.names),
+}
 
 
-def shares(text: str) -> tuple[float, ...]:
-    """Parse ``"0.95,0"``; raises ValueError for a number that is no share."""
-    parsed = tuple(float(part) for part in arguments.names(text))
-    if not parsed or not all(0 <= share <= 1 for share in parsed):
-        raise ValueError(f"--zeros must be shares from 0 to 1, got {text!r}")
-    return parsed
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    zeros = [float(part) for part in arguments.names(args.zeros)]
+    if not zeros or not all(0 <= share <= 1 for share in zeros):
+        raise ValueError(f"--zeros must be shares from 0 to 1, got {args.zeros!r}")
+    spec = {"bytes": args.size, "zeros": zeros}
+    spec |= chosen(args, "patterns", "rounds", "hosts", "servers")
+    with servers.lab_with_servers(args.hosts, args.servers, args) as lab:
+        cases = ranks.run(__name__, spec, lab=lab, env=ranks.UNREFINED)
+    return {**spec, **chosen(args, "rate", "server_rate"), "cases": cases}
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    add_arguments(parser, hosts=8, servers=2, size="64M", rounds=5)
-    parser.add_argument("--zeros", default="0.95,0.99,0", help="shares of blocks that are zero")
-    parser.add_argument("--patterns", default=f"{OWN},{SAME}", help="whose blocks are not zero")
-    args = parser.parse_args(argv)
-    spec = {
-        "bytes": arguments.parse_size(args.size),
-        "zeros": shares(args.zeros),
-        "patterns": arguments.names(args.patterns),
-        **study.chosen(args, "rounds", "hosts", "servers"),
-    }
-    with lab_with_servers(args.hosts, args.servers, args) as lab:
-        # Too few calls for q7x2 to settle on the fastest algorithm.
-        cases = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
-    body = {**spec, **study.chosen(args, "rate", "server_rate"), "cases": cases}
-    study.publish(args.out, body, lines)
-
-
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for case in body["cases"] for line in _lines(case)]
-
-
-def _lines(case: dict[str, Any]) -> Iterator[str]:
+def row_lines(case: dict[str, Any]) -> Iterator[str]:
     """The times of all ways of a case, and what the goals are."""
     ways = case["ways"]
     yield f"{case['zeros']:.0%} zero, {case['pattern']} blocks; {case['served']} calls were served"
     yield from report.ways(ways)
-    for way in (OURS, SERVED):
-        if way not in ways:
-            continue
+    for way in (each for each in GOALS if each in ways):
         against, goal = GOALS[way].get(case["zeros"], (GLOO, None))
         ratio = ways[against]["seconds"] / ways[way]["seconds"]
         text = f"  {way} {ratio:.2f} x as fast as {against}"
@@ -85,16 +61,17 @@ def _lines(case: dict[str, Any]) -> Iterator[str]:
         yield text
 
 
-# ---- one process --------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Returns the figures of each share of zeros on rank 0."""
-    store = open_store(is_master=os.environ["RANK"] == "0")
-    if int(os.environ["RANK"]) >= spec["hosts"]:
-        server_main(spec, store)
+    """Returns the figures of each share of zeros."""
+    store, rank = servers.open_store(), int(os.environ["RANK"])
+    if rank >= spec["hosts"]:
+        own = rank - spec["hosts"]
+        store.wait(["begin"])
+        server = servers.start_named_server(f"s{own}")
+        store.set(f"ready {own}", "")
+        store.wait(["end"])
+        servers.stop_server(server)
         return None
-    rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["hosts"])
     groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
     store.set("begin", "")
@@ -102,7 +79,7 @@ def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     if spec["servers"]:
         groups[SERVED] = dist.new_group(backend="q7x2")
     cases = [
-        measure(zeros, pattern, spec, groups)
+        compare(zeros, pattern, spec, groups)
         for zeros in spec["zeros"]
         for pattern in spec["patterns"]
         if zeros or pattern == OWN  # without zeros all ranks have the same blocks
@@ -110,26 +87,7 @@ def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     dist.barrier()
     store.set("end", "")
     dist.destroy_process_group()
-    return cases if rank == 0 else None
-
-
-def server_main(spec: dict[str, Any], store: Any) -> None:
-    own = int(os.environ["RANK"]) - spec["hosts"]
-    store.wait(["begin"])
-    server = start_named_server(f"s{own}")
-    store.set(f"ready {own}", "")
-    store.wait(["end"])
-    stop_server(server)
-
-
-def calls_of(groups: dict[str, Any]) -> dict[str, Callable[[Any], object]]:
-    calls = {
-        OURS: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups["q7x2"]),
-        SERVED: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups[SERVED]),
-        DENSE: lambda tensor: dist.all_reduce(tensor, group=groups["q7x2"]),
-        GLOO: lambda tensor: dist.all_reduce(tensor, group=groups["gloo"]),
-    }
-    return {way: calls[way] for way in WAYS if way != SERVED or SERVED in groups}
+    return cases
 
 
 def served_calls(groups: dict[str, Any]) -> int:
@@ -150,13 +108,21 @@ def draw(zeros: float, pattern: str, size: int, rank: int) -> Any:
     return tensor.flatten()[: size // 4].contiguous()
 
 
-def measure(
+def compare(
     zeros: float, pattern: str, spec: dict[str, Any], groups: dict[str, Any]
 ) -> dict[str, Any]:
     """Medians over the rounds; the time of a call is that of the slowest rank."""
     given = draw(zeros, pattern, spec["bytes"], dist.get_rank())
     served = served_calls(groups)
-    ways, results = study.in_turns(calls_of(groups), spec["rounds"], lambda _: given.clone())
+    calls = {
+        OURS: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups["q7x2"]),
+        SERVED: lambda tensor: q7x2.all_reduce(tensor, codec="blocks", group=groups[SERVED]),
+        DENSE: lambda tensor: dist.all_reduce(tensor, group=groups["q7x2"]),
+        GLOO: lambda tensor: dist.all_reduce(tensor, group=groups["gloo"]),
+    }
+    if SERVED not in groups:
+        del calls[SERVED]
+    ways, results = timing.in_turns(calls, spec["rounds"], lambda _: given.clone())
     for name, result in results.items():
         if not torch.allclose(result, results[GLOO], rtol=1e-4, atol=1e-5):
             raise ValueError(f"{name} has another sum than {GLOO} with {zeros:.0%} zeros")

@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import report, study
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import option
 from benchmarks.harness.lab import Lab, Link, Topology
 
 GOAL = 1.1
@@ -50,8 +52,14 @@ class Network:
         return self.placement or tuple(range(self.topology.hosts))
 
 
-def _links(*pairs: tuple[int, int]) -> tuple[Link, ...]:
-    return tuple(Link(a, b, "200mbit") for a, b in pairs)
+def _linked(hosts: int, *pairs: tuple[int, int]) -> Network:
+    """Private links that are four times as fast as the NICs."""
+    links = tuple(Link(a, b, "200mbit") for a, b in pairs)
+    return Network(Topology(hosts=hosts, rate="50mbit", links=links))
+
+
+def _slow_pair(lab: Lab) -> None:
+    lab.set_pair_rate(0, 1, "20mbit")
 
 
 def _slow_nics(lab: Lab) -> None:
@@ -59,61 +67,50 @@ def _slow_nics(lab: Lab) -> None:
     lab.set_rate(3, "100mbit")
 
 
+_SWITCH = Topology(hosts=4, rate="200mbit")
+_RACKS = Topology(hosts=4, rate="200mbit", racks=2, uplink="50mbit")
+_TORUS = ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5))
 NETWORKS = {
-    "one switch": Network(Topology(hosts=4, rate="200mbit")),
-    "two racks": Network(
-        Topology(hosts=4, rate="200mbit", racks=2, uplink="50mbit"), placement=(0, 2, 1, 3)
-    ),
-    "slow pair": Network(
-        Topology(hosts=4, rate="200mbit"), lambda lab: lab.set_pair_rate(0, 1, "20mbit")
-    ),
-    "slow pair of hosts of two ranks": Network(
-        Topology(hosts=4, rate="200mbit"),
-        lambda lab: lab.set_pair_rate(0, 1, "20mbit"),
-        (0, 0, 1, 1, 2, 2, 3, 3),
-    ),
-    "private links in a ring": Network(
-        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (2, 1), (1, 3), (3, 0)))
-    ),
-    "private links of some": Network(
-        Topology(hosts=4, rate="50mbit", links=_links((0, 2), (1, 3)))
-    ),
-    "unequal NICs": Network(Topology(hosts=4, rate="200mbit"), _slow_nics),
-    "torus": Network(
-        Topology(
-            hosts=6,
-            rate="50mbit",
-            links=_links(*((0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5))),
-        )
-    ),
+    "one switch": Network(_SWITCH),
+    "two racks": Network(_RACKS, placement=(0, 2, 1, 3)),
+    "slow pair": Network(_SWITCH, _slow_pair),
+    "slow pair of hosts of two ranks": Network(_SWITCH, _slow_pair, (0, 0, 1, 1, 2, 2, 3, 3)),
+    "private links in a ring": _linked(4, (0, 2), (2, 1), (1, 3), (3, 0)),
+    "private links of some": _linked(4, (0, 2), (1, 3)),
+    "unequal NICs": Network(_SWITCH, _slow_nics),
+    "torus": _linked(6, *_TORUS),
 }
+OPTIONS = {
+    "only": option(list(NETWORKS), choices=NETWORKS),
+    "kib": option(512, "of the buffer"),
+    "orders": option(6, "of the hosts, drawn if there are more"),
+    "seed": option(0, "of the orders"),
+}
+KEY = itemgetter("network")
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--kib", type=int, default=512, help="of the buffer")
-    parser.add_argument(
-        "--orders", type=int, default=6, help="of the hosts, drawn if there are more"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the orders")
-    args = parser.parse_args(argv)
-    rows = ({"network": name, **measure(NETWORKS[name], args)} for name in args.only)
-    study.publish_rows(args.out, rows, lines)
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for name in args.only:
+        network = NETWORKS[name]
+        with Lab(network.topology) as lab:
+            network.shape(lab)
+            yield {"network": name, "bytes": args.kib << 10, **measured(lab, network, args)}
 
 
-def measure(network: Network, args: argparse.Namespace) -> dict[str, Any]:
+def measured(lab: Lab, network: Network, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds of the default and of all others."""
-    with Lab(network.topology) as lab:
-        network.shape(lab)
-        informed = run(lab, network.ranks, args, {"kind": "informed"}, {"Q7X2_PROBE": "force"})
-        blind: dict[str, float] = {}
-        for order in orders(network, args):
-            spec = {"kind": "blind", "limit": HOPELESS * informed["default"]}
-            found = run(lab, order, args, spec, {"Q7X2_PROBE": "0", "Q7X2_REACT": "0"})
-            for name, seconds in found.items():
-                blind[f"{name} {','.join(map(str, order))}"] = seconds
-    return {"bytes": args.kib << 10, **informed, "blind": blind}
+    spec = {"elements": args.kib << 8, "kind": "informed"}
+    informed = ranks.run(
+        __name__, spec, lab=lab, placement=network.ranks, env={"Q7X2_PROBE": "force"}
+    )
+    blind: dict[str, float] = {}
+    spec |= {"kind": "blind", "limit": HOPELESS * informed["default"]}
+    env = {"Q7X2_PROBE": "0", "Q7X2_REACT": "0"}
+    for order in orders(network, args):
+        found = ranks.run(__name__, spec, lab=lab, placement=order, env=env)
+        text = ",".join(map(str, order))
+        blind |= {f"{name} {text}": seconds for name, seconds in found.items()}
+    return {**informed, "blind": blind}
 
 
 def orders(network: Network, args: argparse.Namespace) -> list[tuple[int, ...]]:
@@ -123,19 +120,6 @@ def orders(network: Network, args: argparse.Namespace) -> list[tuple[int, ...]]:
     if len(every) > args.orders:
         every = random.Random(args.seed).sample(every, args.orders)
     return [tuple(order[host] for host in network.ranks) for order in every]
-
-
-def run(
-    lab: Lab,
-    placement: Sequence[int],
-    args: argparse.Namespace,
-    spec: dict[str, Any],
-    env: dict[str, str],
-) -> dict[str, Any]:
-    """What rank 0 has measured."""
-    spec = {**spec, "elements": args.kib << 8}
-    found: dict[str, Any] = study.run(__name__, spec, lab=lab, placement=placement, env=env)
-    return found
 
 
 def best(row: dict[str, Any]) -> tuple[str, float]:
@@ -150,41 +134,32 @@ def coded_ratio(row: dict[str, Any]) -> float:
     return row["coded"]["auto"] / min(row["coded"].values())
 
 
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for row in body["rows"] for line in _lines(row)]
-
-
-def _lines(row: dict[str, Any]) -> list[str]:
+def row_lines(row: dict[str, Any]) -> list[str]:
     name, seconds = best(row)
     ratio = row["default"] / seconds
-    verdict = "met" if ratio <= GOAL else "NOT met"
     return [
         f"{row['network']}, {row['bytes'] >> 10} KiB: default {1e3 * row['default']:.1f} ms "
-        f"({row['choice']}), best {1e3 * seconds:.1f} ms ({name}): {ratio:.2f} x, {verdict}",
+        f"({row['choice']}), best {1e3 * seconds:.1f} ms ({name}): {ratio:.2f} x, "
+        f"{report.verdict(ratio <= GOAL)}",
         "  " + ", ".join(f"{key} {1e3 * each:.1f}" for key, each in row["informed"].items()),
         f"  {CODEC}: "
         + ", ".join(f"{key} {1e3 * each:.1f}" for key, each in row["coded"].items())
-        + f": {coded_ratio(row):.2f} x, {'met' if coded_ratio(row) <= GOAL else 'NOT met'}",
+        + f": {coded_ratio(row):.2f} x, {report.verdict(coded_ratio(row) <= GOAL)}",
     ]
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """For docs/planner_choice.md."""
-    cells = []
-    for row in rows:
-        name, seconds = best(row)
-        took, least = (f"{1e3 * each:.0f} ms" for each in (row["default"], seconds))
-        ratio = f"{row['default'] / seconds:.2f}"
-        cells.append((row["network"], row["choice"], took, name, least, ratio))
-    head = ("network", "the choice", "takes", "the best of all", "takes", "ratio")
-    return report.markdown(head, cells)
+# For docs/planner_choice.md.
+COLUMNS: report.Columns = (
+    ("network", lambda row: row["network"]),
+    ("the choice", lambda row: row["choice"]),
+    ("takes", lambda row: f"{1e3 * row['default']:.0f} ms"),
+    ("the best of all", lambda row: best(row)[0]),
+    ("takes", lambda row: f"{1e3 * best(row)[1]:.0f} ms"),
+    ("ratio", lambda row: f"{row['default'] / best(row)[1]:.2f}"),
+)
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     import q7x2
     import torch
     import torch.distributed as dist
@@ -193,17 +168,17 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     tensor = torch.zeros(spec["elements"])
 
     def choice() -> list[str]:
-        return list(study.largest_all_reduces()["events"][-1]["choices"])
+        return list(timing.largest_all_reduces()["events"][-1]["choices"])
 
     def call(name: str) -> float:
         """Seconds of the slowest rank."""
         dist.barrier()
         if name in EDGES:
-            took = study.timed(lambda: q7x2.all_reduce(tensor, codec=CODEC, edges=name))
+            took = timing.timed(lambda: q7x2.all_reduce(tensor, codec=CODEC, edges=name))
         else:
             with q7x2.collectives.algorithm(name):
-                took = study.timed(lambda: dist.all_reduce(tensor))
-        return study.largest([took])[0]
+                took = timing.timed(lambda: dist.all_reduce(tensor))
+        return timing.largest([took])[0]
 
     if spec["kind"] == "informed":
         for number in range(WARM_UP):
@@ -227,4 +202,4 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
                 call(name)
         found["coded"] = {name: median(call(name) for _ in range(2 * TURNS)) for name in EDGES}
         seconds = found
-    return seconds if dist.get_rank() == 0 else None
+    return seconds

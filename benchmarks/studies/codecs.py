@@ -5,8 +5,9 @@ The calls of a codec and memcpy take turns; figures are medians. A new codec is 
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +25,34 @@ from q7x2._core.extension import load
 from q7x2._core.palette import LINES
 from torch import Tensor, nn
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import facts, report, timing
 
 BLOCK = 1 << 16
-CODECS = [
-    "fp16",
-    "bf16",
-    "fp8_e4m3",
-    "fp8_e5m2",
-    "int8",
-    "int6",
-    "int4",
-    "int3",
-    "int2",
-    "int4:g=128",
-    "int4:sr",
-    "int4:minmax",
-    "qsgd",
-    "ternary",
-    "onebit",
-    "hadamard+int8",
-    "hadamard+int4",
-    "hadamard+int3",
-    "hadamard+int2",
-    "hadamard+onebit",
-    "topk:0.1",
-    "topk:0.01",
-    "topk:0.01+int8",
-    "randomk:0.01",
-    "blocks:0.01",
-    "nm:2:4",
-    "lossless",
-    "bf16+lossless",
-    "int8+lossless",
-    "int4+lossless",
-]
+CODECS = (
+    *("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"),
+    *("int8", "int6", "int4", "int3", "int2", "int4:g=128", "int4:sr", "int4:minmax"),
+    *("qsgd", "ternary", "onebit"),
+    *("hadamard+int8", "hadamard+int4", "hadamard+int3", "hadamard+int2", "hadamard+onebit"),
+    *("topk:0.1", "topk:0.01", "topk:0.01+int8", "randomk:0.01", "blocks:0.01", "nm:2:4"),
+    *("lossless", "bf16+lossless", "int8+lossless", "int4+lossless"),
+)
+OPTIONS = {"elements": 1 << 23, "rounds": 5, "codecs": list(CODECS)}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    normal = torch.randn(args.elements, generator=torch.Generator().manual_seed(1))
+    gradient = real_gradient(args.elements)
+    rows = [
+        {
+            "codec": name,
+            "normal": losses(name, normal),
+            "gradient": losses(name, gradient),
+            "rates": rates(name, normal, args.rounds),
+        }
+        for name in args.codecs
+    ]
+    return {"elements": args.elements, "codecs": rows}
 
 
 def real_gradient(elements: int) -> Tensor:
@@ -120,29 +114,39 @@ def rates(name: str, values: Tensor, rounds: int) -> dict[str, float]:
         "decode and add": lambda: messages.decode(out, add=True),
         "encode with residual": lambda: messages.encode(values, errors),
     }
-    medians = study.median_seconds(calls, rounds, warm_ups=1)
+    medians = timing.median_seconds(calls, rounds, warm_ups=1)
     size = values.numel() * values.element_size()
     return {call: size / median for call, median in medians.items()}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
-    lines = []
-    for row in rows:
-        speed = row["rates"]
-        share = {call: f"{speed[call] / speed['memcpy']:.2f}" for call in speed}
-        lines.append(
-            [
-                f"`{row['codec']}`",
-                f"{row['normal']['bits']:.2f}",
-                f"{row['normal']['error']:.4f}",
-                f"{row['gradient']['error']:.4f}",
-                *(share[call] for call in ("encode with residual", "encode", "decode and add")),
-                f"{speed['encode with residual'] / 1e9:.1f}",
-            ]
-        )
-    head = ("codec", "bits", "error, normal", "error, gradient", "encode with residual", "encode")
-    return report.markdown([*head, "decode and add", "GB/s encoded"], lines)
+def _beside_memcpy(call: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{row['rates'][call] / row['rates']['memcpy']:.2f}"
+
+
+COLUMNS: report.Columns = (
+    ("codec", lambda row: f"`{row['codec']}`"),
+    ("bits", lambda row: f"{row['normal']['bits']:.2f}"),
+    ("error, normal", lambda row: f"{row['normal']['error']:.4f}"),
+    ("error, gradient", lambda row: f"{row['gradient']['error']:.4f}"),
+    ("encode with residual", _beside_memcpy("encode with residual")),
+    ("encode", _beside_memcpy("encode")),
+    ("decode and add", _beside_memcpy("decode and add")),
+    ("GB/s encoded", lambda row: f"{row['rates']['encode with residual'] / 1e9:.1f}"),
+)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    return [report.markdown_of(COLUMNS, body["codecs"])]
+
+
+def write_more(out: Path, results: dict[str, Any]) -> None:
+    """The page and the picture."""
+    machine, (text,) = facts.describe(results["machine"]), lines(results)
+    out.with_suffix(".md").write_text(
+        "# Codecs\n\nRates in multiples of memcpy's for the same input bytes, in the same run; one "
+        f"core, blocks of 65,536 elements.\n\n{text}\n{machine}\n"
+    )
+    draw(out.with_suffix(".png"), results["codecs"], machine)
 
 
 def draw(path: Path, rows: list[dict[str, Any]], caption: str) -> None:
@@ -222,32 +226,3 @@ def label(axis: Axes, renderer: RendererAgg, points: list[tuple[str, float, floa
                 occupied.append(box)
                 break
             text.remove()
-
-
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--elements", type=int, default=1 << 23)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--codecs", nargs="+", default=CODECS)
-    args = parser.parse_args(argv)
-
-    torch.set_num_threads(1)
-    normal = torch.randn(args.elements, generator=torch.Generator().manual_seed(1))
-    gradient = real_gradient(args.elements)
-    rows = [
-        {
-            "codec": name,
-            "normal": losses(name, normal),
-            "gradient": losses(name, gradient),
-            "rates": rates(name, normal, args.rounds),
-        }
-        for name in args.codecs
-    ]
-    machine = facts.collect()
-    text = table(rows)
-    study.publish(args.out, {"elements": args.elements, "codecs": rows}, lambda _: [text], machine)
-    args.out.with_suffix(".md").write_text(
-        "# Codecs\n\nRates in multiples of memcpy's for the same input bytes, in the same run; one "
-        f"core, blocks of 65,536 elements.\n\n{text}\n{facts.describe(machine)}\n"
-    )
-    draw(args.out.with_suffix(".png"), rows, facts.describe(machine))

@@ -7,70 +7,67 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from benchmarks.harness import arguments, facts, launch, openmpi, report, study
+from benchmarks.harness import arguments, launch, openmpi, report
+from benchmarks.harness.arguments import option
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import LabError, Topology, unavailable
-from benchmarks.harness.lab.cli import add_topology_arguments, topology_from
+from benchmarks.harness.lab import LabError, unavailable
+from benchmarks.harness.lab.cli import TOPOLOGY, topology_from
+from benchmarks.harness.lab.topology import Topology
 from benchmarks.harness.ops import OPS
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument(
-        "--op",
-        type=_ops,
-        default="all_reduce,broadcast,all_gather,reduce_scatter,all_to_all",
-        help=f"comma-separated, or all, of {', '.join(OPS)}",
-    )
-    parser.add_argument(
-        "--sizes", type=arguments.sizes, default="4,1K,64K,1M,16M", help="bytes, with K, M or G"
-    )
-    parser.add_argument(
-        "--backends",
-        type=arguments.names,
-        default="q7x2,gloo",
-        help="the one under test, then what it is compared with; openmpi is Open MPI's raw buffers",
-    )
-    parser.add_argument("--blocks", type=int, default=5, help="turns of each backend")
-    parser.add_argument("--block-seconds", type=float, default=0.2, help="length of a turn")
-    parser.add_argument("--ranks", type=arguments.rank_counts, default="2,4", help="in one job")
-    parser.add_argument("--cores", type=int, default=0, help="cores the ranks share; 0: all")
-    parser.add_argument("--mpirun", help="the Open MPI to measure; default: the first found")
-    add_topology_arguments(parser, hosts=None)
-    parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
-    args = parser.parse_args(argv)
+@arguments.explained
+def _ops(text: str) -> tuple[str, ...]:
+    names = tuple(OPS) if text == "all" else arguments.names(text)
+    if unknown := set(names) - set(OPS):
+        raise ValueError(f"no op {', '.join(unknown)}; there are {', '.join(OPS)}")
+    return names
 
+
+OPTIONS = {
+    "op": option(
+        "all_reduce,broadcast,all_gather,reduce_scatter,all_to_all",
+        f"comma-separated, or all, of {', '.join(OPS)}",
+        type=_ops,
+    ),
+    "sizes": option("4,1K,64K,1M,16M", "bytes, with K, M or G", type=arguments.sizes),
+    "backends": option(
+        "q7x2,gloo",
+        "the one under test, then what it is compared with; openmpi is Open MPI's raw buffers",
+        type=arguments.names,
+    ),
+    "blocks": option(5, "turns of each backend"),
+    "block_seconds": option(0.2, "length of a turn"),
+    "ranks": option("2,4", "in one job", type=arguments.rank_counts),
+    "cores": option(0, "cores the ranks share; 0: all"),
+    "mpirun": option(None, "the Open MPI to measure; default: the first found"),
+    **TOPOLOGY,
+    "hosts": option(None, "virtual hosts", type=int),
+    "ranks_per_host": 1,
+    "interleaved": option(False, "neighbour ranks on other hosts"),
+}
+
+
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     topology = topology_from(args) if args.hosts else None
     if topology:
         if problem := unavailable():
             raise LabError(problem)
         if OPENMPI in args.backends:
             raise ValueError("openmpi is measured on one host only; leave it out of --backends")
-    jobs = list(_jobs(args, topology))
     order = ", ranks interleaved" if args.interleaved else ""
-    title = (
-        f"Collectives on {topology.describe()}{order}" if topology else "Collectives on one host"
-    )
-    console = report.console()
-    machine = facts.collect()
-    report.print_facts(console, machine)
-    cells = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=sum(len(job.cases) for job in jobs))
-        for job in jobs:
-            cells += launch.run(
-                job, lambda cell: progress.update(task, advance=1, description=f"{cell} B")
-            )
-    report.print_cells(console, title, cells, topology)
-    body: dict[str, Any] = {"title": title, "cells": cells}
-    if topology:
-        body |= {"topology": topology.to_json(), "placement": jobs[0].placement}
-    report.write_json(args.out, machine, body)
-    console.print(f"written: {args.out}")
+    place = f"{topology.describe()}{order}" if topology else "one host"
+    body: dict[str, Any] = {"title": f"Collectives on {place}", "cells": []}
+    for job in _jobs(args, topology):
+        if topology:
+            body |= {"topology": topology.to_json(), "placement": job.placement}
+        body["cells"] += launch.run(job, lambda cell: print(f"measured {cell} B", file=sys.stderr))
+        yield body
+    report.print_cells(report.console(), body["title"], body["cells"], topology)
+
+
+def lines(_: dict[str, Any]) -> list[str]:
+    return []  # the tables have been printed
 
 
 def _jobs(args: argparse.Namespace, topology: Topology | None) -> Iterator[launch.Job]:
@@ -93,22 +90,7 @@ def _jobs(args: argparse.Namespace, topology: Topology | None) -> Iterator[launc
             print(f"Open MPI is left out: {problem}", file=sys.stderr)
             shared["backends"] = tuple(name for name in args.backends if name != OPENMPI)
         else:
-            shared["openmpi"] = _installation(args.mpirun)
+            shared["openmpi"] = openmpi.installed(args.mpirun)
             print(f"Open MPI {shared['openmpi'].version} ({shared['openmpi'].mpirun})")
     for ranks in args.ranks:
         yield launch.Job(**shared, ranks=ranks)
-
-
-def _ops(text: str) -> tuple[str, ...]:
-    names = tuple(OPS) if text == "all" else arguments.names(text)
-    if unknown := set(names) - set(OPS):
-        raise argparse.ArgumentTypeError(f"no op {', '.join(unknown)}; there are {', '.join(OPS)}")
-    return names
-
-
-def _installation(mpirun: str | None) -> openmpi.OpenMpi:
-    found = openmpi.installations()
-    for each in found:
-        if mpirun in (None, each.mpirun):
-            return each
-    raise ValueError(f"{mpirun} is not one of {', '.join(each.mpirun for each in found)}")

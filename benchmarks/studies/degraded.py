@@ -9,12 +9,14 @@ median step of the first one takes at most 1.2 times that of the second one.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import report, study
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import option
 from benchmarks.harness.lab import Lab, Link, Topology
 
 GOAL = 1.2
@@ -25,87 +27,66 @@ SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Change:
-    """Virtual hosts, what becomes slow, and how fast it was."""
+    """Virtual hosts, and what becomes slow: `shape(lab, rate)` from `fast` to `slow`."""
 
     topology: Topology
-    slow: Callable[[Lab], None]
-    restore: Callable[[Lab], None]
+    shape: Callable[[Lab, str], None]
+    fast: str
+    slow: str
     placement: tuple[int, ...] = (0, 1, 2, 3)
 
 
+def _racks(uplink: str) -> Topology:
+    return Topology(hosts=4, rate="200mbit", racks=2, uplink=uplink)
+
+
 _SWITCH = Topology(hosts=4, rate="200mbit")
+_RING = tuple(Link(a, (a + 1) % 4, "200mbit") for a in range(4))
+_LINKS = Topology(hosts=4, rate="50mbit", links=_RING)
+_ACROSS = (0, 2, 1, 3)
 CHANGES = {
-    "route": Change(
-        _SWITCH,
-        lambda lab: lab.set_pair_rate(0, 1, "20mbit"),
-        lambda lab: lab.set_pair_rate(0, 1, "200mbit"),
-    ),
+    "route": Change(_SWITCH, lambda lab, rate: lab.set_pair_rate(0, 1, rate), "200mbit", "20mbit"),
     "private link": Change(
-        Topology(
-            hosts=4,
-            rate="50mbit",
-            links=tuple(Link(a, b, "200mbit") for a, b in ((0, 1), (1, 2), (2, 3), (3, 0))),
-        ),
-        lambda lab: lab.set_link_rate(0, "20mbit"),
-        lambda lab: lab.set_link_rate(0, "200mbit"),
+        _LINKS, lambda lab, rate: lab.set_link_rate(0, rate), "200mbit", "20mbit"
     ),
-    "NIC": Change(
-        _SWITCH, lambda lab: lab.set_rate(1, "40mbit"), lambda lab: lab.set_rate(1, "200mbit")
-    ),
+    "NIC": Change(_SWITCH, lambda lab, rate: lab.set_rate(1, rate), "200mbit", "40mbit"),
     "rack cable": Change(
-        Topology(hosts=4, rate="200mbit", racks=2, uplink="100mbit"),
-        lambda lab: lab.set_uplink(0, "20mbit"),
-        lambda lab: lab.set_uplink(0, "100mbit"),
-        (0, 2, 1, 3),
+        _racks("100mbit"), lambda lab, rate: lab.set_uplink(0, rate), "100mbit", "20mbit", _ACROSS
     ),
     # No probe finds it: it carries all that its hosts send.
     "unknown cable": Change(
-        Topology(hosts=4, rate="200mbit", racks=2, uplink="400mbit"),
-        lambda lab: lab.set_uplink(0, "40mbit"),
-        lambda lab: lab.set_uplink(0, "400mbit"),
-        (0, 2, 1, 3),
+        _racks("400mbit"), lambda lab, rate: lab.set_uplink(0, rate), "400mbit", "40mbit", _ACROSS
     ),
 }
+OPTIONS = {
+    "only": option(list(CHANGES), choices=CHANGES),
+    "kib": option(4096, "of the buffer"),
+    "turns": option(3, "of both jobs"),
+}
+KEY = itemgetter("what")
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
-    parser.add_argument("--kib", type=int, default=4096, help="of the buffer")
-    parser.add_argument("--turns", type=int, default=3, help="of both jobs")
-    args = parser.parse_args(argv)
-    rows = ({"what": name, **measure(CHANGES[name], args)} for name in args.only)
-    study.publish_rows(args.out, rows, lines)
-
-
-def measure(change: Change, args: argparse.Namespace) -> dict[str, Any]:
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Both jobs, in turns. Times in seconds."""
-    jobs: list[dict[str, Any]] = []
-    fresh: list[dict[str, Any]] = []
-    with Lab(change.topology) as lab:
-        for _ in range(args.turns):
-            change.restore(lab)
-            jobs.append(run(lab, change, args, "changing"))
-            fresh.append(run(lab, change, args, "fresh"))
-    return {"bytes": args.kib << 10, "changing": jobs, "fresh": fresh}
+    for name in args.only:
+        change = CHANGES[name]
+        jobs: dict[str, list[dict[str, Any]]] = {"changing": [], "fresh": []}
+        with Lab(change.topology) as lab:
+            for _ in range(args.turns):
+                change.shape(lab, change.fast)
+                for kind, found in jobs.items():
+                    found.append(run(lab, change, {"kind": kind, "elements": args.kib << 8}))
+        yield {"what": name, "bytes": args.kib << 10, **jobs}
 
 
-def run(lab: Lab, change: Change, args: argparse.Namespace, kind: str) -> dict[str, Any]:
-    """What rank 0 has measured."""
-
+def run(lab: Lab, change: Change, spec: dict[str, Any]) -> dict[str, Any]:
     def on_line(rank: int, line: str) -> None:
         if rank == 0 and line == "slow\n":
-            change.slow(lab)
+            change.shape(lab, change.slow)
 
-    spec = {"kind": kind, "elements": args.kib << 8}
-    found: dict[str, Any] = study.run(
-        __name__,
-        spec,
-        lab=lab,
-        placement=change.placement,
-        env={"Q7X2_PROBE": "force"},
-        on_line=on_line,
-    )
+    where: dict[str, Any] = {"lab": lab, "placement": change.placement}
+    env = {"Q7X2_PROBE": "force"}
+    found: dict[str, Any] = ranks.run(__name__, spec, **where, env=env, on_line=on_line)
     return found
 
 
@@ -115,48 +96,35 @@ def ratio(row: dict[str, Any]) -> float:
     return median(jobs) / median(fresh)
 
 
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for row in body["rows"] for line in _lines(row)]
-
-
-def _lines(row: dict[str, Any]) -> list[str]:
+def row_lines(row: dict[str, Any]) -> list[str]:
     turns = [
         f"{1e3 * median(job['before']):.0f} -> {1e3 * median(job['after']):.0f} ms "
         f"({job['choice']}), fresh {1e3 * median(other['after']):.0f} ms ({other['choice']})"
         for job, other in zip(row["changing"], row["fresh"], strict=True)
     ]
     reasons = dict.fromkeys(reason for job in row["changing"] for reason in job["reasons"])
-    verdict = "met" if ratio(row) <= GOAL else "NOT met"
+    verdict = report.verdict(ratio(row) <= GOAL)
     return [
         f"{row['what']}, {row['bytes'] >> 10} KiB: {ratio(row):.2f} x, {verdict}",
         *(f"  {each}" for each in (*turns, *reasons)),
     ]
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """For docs/planner_choice.md."""
-    cells = []
-    for row in rows:
-        times = [
-            f"{1e3 * median(median(job[moment]) for job in row[kind]):.0f} ms"
-            for kind, moment in (("changing", "before"), ("changing", "after"), ("fresh", "after"))
-        ]
-        cells.append((row["what"], *times, f"{ratio(row):.2f}"))
-    head = (
-        "what becomes slow",
-        "a step before",
-        "3 s after it",
-        "planned by a fresh probe",
-        "ratio",
-    )
-    return report.markdown(head, cells)
+def _step(kind: str, moment: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{1e3 * median(median(job[moment]) for job in row[kind]):.0f} ms"
 
 
-# ---- one rank -----------------------------------------------------------------------------------
+# For docs/planner_choice.md.
+COLUMNS: report.Columns = (
+    ("what becomes slow", lambda row: row["what"]),
+    ("a step before", _step("changing", "before")),
+    ("3 s after it", _step("changing", "after")),
+    ("planned by a fresh probe", _step("fresh", "after")),
+    ("ratio", lambda row: f"{ratio(row):.2f}"),
+)
 
 
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -166,16 +134,15 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     def step() -> None:
         dist.all_reduce(tensor)
 
-    before = [study.timed(step) for _ in range(WARM_UP)][-20:]
+    before = [timing.timed(step) for _ in range(WARM_UP)][-20:]
     if spec["kind"] == "changing":
         print("slow", flush=True)
-        study.timed_for(GRACE, step, at_once=3)
-    after = study.timed_for(SECONDS, step, at_once=3)
-    kind = study.largest_all_reduces()
-    found = {
+        timing.timed_for(GRACE, step, at_once=3)
+    after = timing.timed_for(SECONDS, step, at_once=3)
+    kind = timing.largest_all_reduces()
+    return {
         "before": before,
         "after": after,
         "choice": " or ".join(kind["events"][-1]["choices"]),
         "reasons": [change["reason"] for change in kind["rate_changes"]],
     }
-    return found if dist.get_rank() == 0 else None

@@ -14,20 +14,21 @@ rank 0, by the accelerator's own count, beside an all-reduce without a codec. It
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import ROOT, facts, study
-from benchmarks.harness.lab import Lab, Topology, unavailable
+from benchmarks.harness import ROOT, ranks
+from benchmarks.harness.arguments import option
+from benchmarks.harness.lab import Topology
 
-PARTS = ("host", "overlap", "bus")
 LATE = 0.020
 HOST_BYTES = 1 << 20
 HOST_GOAL = 1e-3
@@ -42,38 +43,36 @@ BUS_CODECS = ("none", "fp16", "int8", "int4", "int2", "onebit")
 BUS_GOAL = 0.3  # of int4
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--trials", type=int, default=100, help="of the part host")
-    parser.add_argument("--pairs", type=int, default=9, help="of the part overlap")
-    args = parser.parse_args(argv)
-    if "overlap" in args.parts and (problem := unavailable()):
-        raise ValueError(f"the part overlap needs virtual hosts: {problem}")
-
-    machine = facts.collect()
-    results: dict[str, Any] = {}
-    if "host" in args.parts:
-        trials = study.run(__name__, {"part": "host", "trials": args.trials}, 2)
-        results["host"] = {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
-    if "overlap" in args.parts:
-        spec = {"part": "overlap", "pairs": args.pairs}
-        with Lab(Topology(hosts=2, rate=LINK)) as lab:
-            pairs = study.run(__name__, spec, lab=lab, own_cache=False, timeout_s=600)
-        ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
-        about = {"bytes": OVERLAP_BYTES, "link": LINK, "copy_rate": COPY_RATE}
-        results["overlap"] = {**about, "ratio": ratio, "pairs": pairs}
-    if "bus" in args.parts:
-        rows = [row for n in BUS_RANKS for row in study.run(__name__, {"part": "bus"}, n)]
-        results["bus"] = {"bytes": BUS_BYTES, "rows": rows}
-    study.publish(args.out, results, lines, machine)
+OPTIONS = {
+    "trials": option(100, "of the part host"),
+    "pairs": option(9, "of the part overlap"),
+}
 
 
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    found = []
+def measure_host(args: argparse.Namespace) -> dict[str, Any]:
+    trials = ranks.run(__name__, {"part": "host", "trials": args.trials}, 2)
+    return {"bytes": HOST_BYTES, "late": LATE, "trials": trials}
+
+
+def measure_overlap(args: argparse.Namespace) -> dict[str, Any]:
+    spec, topology = {"part": "overlap", "pairs": args.pairs}, Topology(hosts=2, rate=LINK)
+    pairs = ranks.run(__name__, spec, topology=topology, timeout_s=600)
+    ratio = statistics.median(pair["device"] / pair["cpu"] for pair in pairs)
+    about = {"bytes": OVERLAP_BYTES, "link": LINK, "copy_rate": COPY_RATE}
+    return {**about, "ratio": ratio, "pairs": pairs}
+
+
+def measure_bus(_: argparse.Namespace) -> dict[str, Any]:
+    rows = [row for n in BUS_RANKS for row in ranks.run(__name__, {"part": "bus"}, n)]
+    return {"bytes": BUS_BYTES, "rows": rows}
+
+
+PARTS = {"host": measure_host, "overlap": measure_overlap, "bus": measure_bus}
+
+
+def lines(body: Mapping[str, Any]) -> Iterator[str]:
     if host := body.get("host"):
-        found.append(
+        yield (
             f"all_reduce + wait() of {host['bytes']} bytes: the host is kept"
             f" {_ms([trial['host'] for trial in host['trials']])}, the result is there after"
             f" {_ms([trial['stream'] for trial in host['trials']])} (goal: {HOST_GOAL * 1e3:g} ms"
@@ -81,23 +80,22 @@ def lines(body: Mapping[str, Any]) -> list[str]:
         )
     if overlap := body.get("overlap"):
         pairs = overlap["pairs"]
-        found.append(
+        yield (
             f"all_reduce of {overlap['bytes']} bytes, 2 ranks, {overlap['link']}: device tensors"
             f" {_ms([pair['device'] for pair in pairs])}, CPU tensors"
             f" {_ms([pair['cpu'] for pair in pairs])}, {overlap['ratio']:.3f} times as long (goal:"
             f" {OVERLAP_GOAL:g}; one after the other: {_in_sequence(pairs):.3f})"
         )
     if bus := body.get("bus"):
-        found.append(
+        yield (
             f"bytes over the bus per all_reduce of {bus['bytes']} bytes, by codec (goal of int4:"
             f" {BUS_GOAL:g} times as many):"
         )
-    for row in bus["rows"] if bus else ():
-        found.append(
-            f"{row['ranks']} ranks, {row['codec']}: {row['to_host']} bytes to the host,"
-            f" {row['to_device']} to the device, {row['ratio']:.3f} times as many as without"
-        )
-    return found
+        for row in bus["rows"]:
+            yield (
+                f"{row['ranks']} ranks, {row['codec']}: {row['to_host']} bytes to the host,"
+                f" {row['to_device']} to the device, {row['ratio']:.3f} times as many as without"
+            )
 
 
 def _ms(seconds: list[float]) -> str:
@@ -110,11 +108,8 @@ def _in_sequence(pairs: list[dict[str, float]]) -> float:
     return (link + 2 * OVERLAP_BYTES / COPY_RATE) / link
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Returns what rank 0 has measured or counted for a part."""
+def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns what a rank has measured or counted for a part."""
     sys.path.insert(0, str(ROOT / "tests" / "python"))
     import stand_in
 
@@ -124,12 +119,8 @@ def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     q7x2.register_accelerator(stand_in.NAME, module.stream_calls(), *kernels)
     dist.init_process_group("q7x2")
     if spec["part"] == "host":
-        found = _host(spec["trials"])
-    elif spec["part"] == "overlap":
-        found = _overlap(module, spec["pairs"])
-    else:
-        found = _bus(module)
-    return found if dist.get_rank() == 0 else None
+        return _host(spec["trials"])
+    return _overlap(module, spec["pairs"]) if spec["part"] == "overlap" else _bus(module)
 
 
 def _host(trials: int) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ other ranks. All ways must have the same losses. It needs root.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import functools
 from collections.abc import Callable, Mapping
@@ -20,8 +21,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import report, study
-from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
+from benchmarks.harness.lab import Topology
 
 OURS = "ShardedEmbedding, q7x2"
 # What is compared with it, and how many times longer its communication shall be.
@@ -31,27 +33,25 @@ RATE = 0.1
 LARGEST_DIFFERENCE = 1e-4  # of two losses, relative: rounding
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--share", type=float, default=0.002, help="of the rows, in a rank's batch")
-    parser.add_argument("--steps", type=int, default=20)
-    args = parser.parse_args(argv)
+OPTIONS = {
+    "hosts": 4,
+    "rate": option("1gbit", "of each host's NIC, as tc spells it"),
+    "rows": 1_000_000,
+    "dim": 64,
+    "share": option(0.002, "of the rows, in a rank's batch"),
+    "steps": 20,
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     if not 0 < args.share * args.rows <= args.rows / 4:
         raise ValueError(f"--share must be more than 0 and at most 0.25, got {args.share}")
-    spec = study.chosen(args, "rows", "dim", "share", "steps")
-    with Lab(Topology(hosts=args.hosts, rate=args.rate)) as lab:
-        # Too few steps for q7x2 to settle on the fastest algorithm.
-        ways = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"}, timeout_s=1800)
-    body = {**spec, **study.chosen(args, "hosts", "rate"), "ways": ways}
-    study.publish(args.out, body, lines)
+    spec = chosen(args, *OPTIONS)
+    topology = Topology(hosts=args.hosts, rate=args.rate)
+    return {**spec, "ways": ranks.run(__name__, spec, topology=topology, env=ranks.UNREFINED)}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     ways = body["ways"]
     return [sentence(name, figures, ways[OURS]) for name, figures in ways.items()]
 
@@ -67,14 +67,11 @@ def sentence(name: str, figures: dict[str, Any], ours: dict[str, Any]) -> str:
     )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
 Step = Callable[[Any], Any]
 
 
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the figures of each way on rank 0."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures of each way."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     groups = {name: dist.new_group(backend=name) for name in ("q7x2", "gloo")}
@@ -84,7 +81,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
         together, alone = make(name, groups, spec)
         steps[name] = lambda batch, name=name, step=together: losses[name].append(step(batch))  # type: ignore[misc]
         steps[f"{name}, alone"] = alone
-    measured, _ = study.in_turns(steps, spec["steps"], lambda step: draw(spec, step, rank))
+    measured, _ = timing.in_turns(steps, spec["steps"], lambda step: draw(spec, step, rank))
     figures = {name: summarize(name, measured, losses[name]) for name in WAYS}
     reference = figures[next(iter(GOALS))]["losses"]
     for name, each in figures.items():
@@ -92,7 +89,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
         each["loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
         if not each["loss_difference"] < LARGEST_DIFFERENCE:
             raise ValueError(f"{name} has losses {each['losses']}, dense DDP has {reference}")
-    return figures if rank == 0 else None
+    return figures
 
 
 def draw(spec: dict[str, Any], step: int, rank: int) -> tuple[Any, Any]:

@@ -11,7 +11,8 @@ second one makes messages take as long. It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import q7x2
@@ -21,8 +22,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import arguments, report, study
-from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import chosen, names, option, size
+from benchmarks.harness.lab import Topology
 
 COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overlap"
 CHAINED = "one all-reduce"
@@ -33,35 +35,42 @@ MOST_OFF = 0.15  # the prediction, relative to the measured step
 VOCABULARY = 256
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--hosts", default="2,4", help="numbers of virtual hosts")
-    parser.add_argument("--rate", default="auto", help="of each NIC, as tc spells it, or auto")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--context", type=int, default=64, help="tokens of a sequence")
-    parser.add_argument("--batch", type=int, default=4, help="sequences of a rank")
-    parser.add_argument("--bucket-mb", type=float, default=2.0, help="of DDP")
-    parser.add_argument("--chunk", help="OverlapOptions(chunk_bytes=); chosen if not given")
-    parser.add_argument("--window", type=int, help="OverlapOptions(window=); chosen if not given")
-    parser.add_argument("--early", type=float, help="OverlapOptions(early=); chosen if not given")
-    parser.add_argument("--steps", type=int, default=15, help="in a row, of each way")
-    parser.add_argument("--rounds", type=int, default=9)
-    args = parser.parse_args(argv)
-    names = ("width", "layers", "context", "batch", "bucket_mb", "window", "early", "steps")
-    spec = study.chosen(args, *names, "rounds")
-    spec["chunk"] = arguments.parse_size(args.chunk) if args.chunk else None
-    cases = [case(int(hosts), args.rate, spec) for hosts in arguments.names(args.hosts)]
-    study.publish(args.out, {**spec, "cases": cases}, lines)
+OPTIONS = {
+    "hosts": option("2,4", "numbers of virtual hosts"),
+    "rate": option("auto", "of each NIC, as tc spells it, or auto"),
+    "width": 256,
+    "layers": 6,
+    "context": option(64, "tokens of a sequence"),
+    "batch": option(4, "sequences of a rank"),
+    "bucket_mb": option(2.0, "of DDP"),
+    "chunk": option(None, "OverlapOptions(chunk_bytes=); chosen if not given", type=size),
+    "window": option(None, "OverlapOptions(window=); chosen if not given", type=int),
+    "early": option(None, "OverlapOptions(early=); chosen if not given", type=float),
+    "steps": option(15, "in a row, of each way"),
+    "rounds": 9,
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    options = chosen(args, *OPTIONS)
+    hosts, rate = options.pop("hosts"), options.pop("rate")
+    cases = [case(int(number), rate, options) for number in names(hosts)]
+    return {**options, "cases": cases}
 
 
 def case(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
     """The figures of one number of hosts."""
+
+    def run(rate: str, **changes: Any) -> dict[str, Any]:
+        # Both ways sum in one order, so their weights can be compared bit for bit.
+        env = {"Q7X2_ALGO": "ring", **ranks.UNREFINED}
+        topology = Topology(hosts=hosts, rate=rate)
+        found: dict[str, Any] = ranks.run(__name__, spec | changes, topology=topology, env=env)
+        return found
+
     if rate == "auto":
-        first = measure(hosts, "1gbit", spec | {"rounds": 1, "ways": [COMPUTE]})
-        rate = matching_rate(first, hosts)
-    figures = measure(hosts, rate, spec | {"ways": list(WAYS)})
-    return {"hosts": hosts, "rate": rate, **figures}
+        rate = matching_rate(run("1gbit", rounds=1, ways=[COMPUTE]), hosts)
+    return {"hosts": hosts, "rate": rate, **run(rate, ways=list(WAYS))}
 
 
 def matching_rate(figures: dict[str, Any], hosts: int) -> str:
@@ -71,20 +80,7 @@ def matching_rate(figures: dict[str, Any], hosts: int) -> str:
     return f"{max(1, round(mbit))}mbit"
 
 
-def measure(hosts: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
-    # Both ways sum in one order, so their weights can be compared bit for bit.
-    env = {"Q7X2_ALGO": "ring", "Q7X2_REFINE": "0"}
-    with Lab(Topology(hosts=hosts, rate=rate)) as lab:
-        figures: dict[str, Any] = study.run(__name__, spec, lab=lab, env=env)
-    return figures
-
-
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for each in body["cases"] for line in sentences(each)]
-
-
-def sentences(figures: dict[str, Any]) -> list[str]:
+def row_lines(figures: dict[str, Any]) -> list[str]:
     """The figures for a person, and whether the goals are met."""
     ways = figures["ways"]
     lines = [
@@ -112,21 +108,17 @@ def sentences(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the figures on rank 0; those of ways are per step."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures; those of ways are per step."""
     dist.init_process_group("q7x2")
     training = Training(spec)
     calls = {name: training.ways[name] for name in spec["ways"]}
-    ways, _ = study.in_turns(calls, spec["rounds"], lambda _: None)
+    ways, _ = timing.in_turns(calls, spec["rounds"], lambda _: None)
     for figures in ways.values():
         figures["all_seconds"] = [each / spec["steps"] for each in figures["all_seconds"]]
         for name in ("seconds", "bytes_sent", "cpu_seconds"):
             figures[name] /= spec["steps"]
-    result = {"gradient_bytes": training.gradient_bytes, "ways": ways, **training.verdict()}
-    return result if dist.get_rank() == 0 else None
+    return {"gradient_bytes": training.gradient_bytes, "ways": ways, **training.verdict()}
 
 
 class Training:

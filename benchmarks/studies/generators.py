@@ -10,6 +10,7 @@ algorithm.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any
 from q7x2._core.extension import load
 from rich.progress import track
 
-from benchmarks.harness import facts, study
+from benchmarks.harness.arguments import chosen
 
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = (4, 64 << 10, 1 << 20, 64 << 20)  # bytes of the input; of a rank's part of an all-gather
@@ -26,21 +27,18 @@ NEEDED = 1.05
 SAME = 1.001  # predictions that differ by less are equally good
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--fabrics", type=int, default=1000)
-    parser.add_argument("--most-ranks", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
-    rows = {collective: Winners(collective) for collective in COLLECTIVES}
+OPTIONS = {"fabrics": 1000, "most_ranks": 24, "seed": 0}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    found = {collective: Winners(collective) for collective in COLLECTIVES}
     for number in track(range(args.fabrics), "networks"):
         fabric = json.dumps(random_fabric(random.Random(args.seed + number), args.most_ranks))
-        for winners in rows.values():
+        for winners in found.values():
             for size in SIZES:
                 winners.add(load().explain(winners.collective, size, fabric, 0, ""))
-    chosen = study.chosen(args, "fabrics", "most_ranks", "seed")
-    found = [row for winners in rows.values() for row in winners.rows()]
-    study.publish(args.out, chosen | {"rows": found}, lines, facts.collect())
+    rows = [row for winners in found.values() for row in winners.rows()]
+    return {**chosen(args, *OPTIONS), "rows": rows}
 
 
 class Winners:
@@ -79,7 +77,6 @@ class Winners:
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     shown = [f"{body['fabrics']} networks of up to {body['most_ranks']} ranks, seed {body['seed']}"]
     collective = ""
     for row in body["rows"]:

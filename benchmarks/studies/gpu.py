@@ -13,9 +13,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import multiprocessing
+import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +27,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.harness import ranks
+
 INT4 = "q7x2 int4"
 RANKS_WARM_UP, TRAINING_WARM_UP = 2, 3
-
-Body = Callable[[int, int, str, argparse.Namespace], dict[str, Any]]
 
 
 def main(argv: list[str]) -> None:
@@ -41,14 +40,12 @@ def main(argv: list[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parts = parser.add_subparsers(dest="part", required=True)
-    ranks = parts.add_parser("ranks")
-    ranks.set_defaults(measure=measure_ranks)
-    ranks.add_argument("--device", default="cuda:0")
-    ranks.add_argument("--ranks", type=int, default=4)
-    ranks.add_argument("--bytes", type=int, default=256 << 20, help="of each rank's tensor")
-    ranks.add_argument("--rounds", type=int, default=11)
+    of_ranks = parts.add_parser("ranks")
+    of_ranks.add_argument("--device", default="cuda:0")
+    of_ranks.add_argument("--ranks", type=int, default=4)
+    of_ranks.add_argument("--bytes", type=int, default=256 << 20, help="of each rank's tensor")
+    of_ranks.add_argument("--rounds", type=int, default=11)
     training = parts.add_parser("training")
-    training.set_defaults(measure=measure_training)
     training.add_argument("--cases", metavar="WHAT", choices=("ddp", "fsdp"))
     training.add_argument("--what", choices=("ddp", "fsdp"), default="ddp")
     training.add_argument("--case", default="q7x2", help="a backend, or 'q7x2 int4' with DDP")
@@ -59,25 +56,13 @@ def main(argv: list[str]) -> None:
     training.add_argument("--length", type=int, default=256, help="tokens per sequence")
     training.add_argument("--steps", type=int, default=15)
     args = parser.parse_args(argv)
-    print(json.dumps(args.measure(args)))
+    measure = measure_ranks if args.part == "ranks" else measure_training
+    print(json.dumps(measure(args)))
 
 
 def measure_ranks(args: argparse.Namespace) -> dict[str, Any]:
-    outcomes = run_processes(_reduce, args.ranks, args)
-    seconds = {
-        call: statistics.median(
-            max(times)
-            for times in zip(*(outcome["seconds"][call] for outcome in outcomes), strict=True)
-        )
-        for call in outcomes[0]["seconds"]
-    }
-    return {
-        "bytes": args.bytes,
-        "ranks": args.ranks,
-        "rounds": args.rounds,
-        "seconds": seconds,
-        "errors": outcomes[0]["errors"],
-    }
+    found = ranks.run(__name__, vars(args), args.ranks)
+    return {"bytes": args.bytes, "ranks": args.ranks, "rounds": args.rounds, **found}
 
 
 def measure_training(args: argparse.Namespace) -> dict[str, Any]:
@@ -85,33 +70,28 @@ def measure_training(args: argparse.Namespace) -> dict[str, Any]:
     if args.cases:
         other = "nccl" if gpus > 1 else "gloo"
         return {"cases": ["q7x2", *([INT4] if args.cases == "ddp" else []), other]}
-    ranks = gpus if gpus > 1 else 2
-    outcomes = run_processes(_train, ranks, args)
-    return {
-        "what": args.what,
-        "case": args.case,
-        "ranks": ranks,
-        "gpus": gpus,
-        "parameters": outcomes[0]["parameters"],
-        "loss": outcomes[0]["loss"],
-        "seconds": statistics.median(
-            max(times) for times in zip(*(o["seconds"] for o in outcomes), strict=True)
-        ),
-    }
+    count = gpus if gpus > 1 else 2
+    found = ranks.run(__name__, vars(args), count)
+    return {"what": args.what, "case": args.case, "ranks": count, "gpus": gpus, **found}
 
 
-def _reduce(rank: int, world_size: int, store: str, args: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures of a part; seconds are medians of the slowest rank's."""
+    args = argparse.Namespace(**spec)
+    return _reduce(args) if args.part == "ranks" else _train(args)
+
+
+def _reduce(args: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(args.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("q7x2", init_method=store, rank=rank, world_size=world_size)
-    elements = args.bytes // 4
+    dist.init_process_group("q7x2")
     inputs = [
-        torch.randn(elements, generator=torch.Generator().manual_seed(r)) for r in range(world_size)
+        torch.randn(args.bytes // 4, generator=torch.Generator().manual_seed(rank))
+        for rank in range(dist.get_world_size())
     ]
     exact = torch.stack(inputs).double().sum(0)
-    own = inputs[rank].to(device)
+    own = inputs[dist.get_rank()].to(device)
     residual = torch.zeros_like(own)
     x = torch.empty_like(own)
     calls: dict[str, Callable[[int], Any]] = {
@@ -124,30 +104,25 @@ def _reduce(rank: int, world_size: int, store: str, args: argparse.Namespace) ->
         for call, run in calls.items():
             x.copy_(own)
             residual.zero_()
-            synchronize(device)
-            dist.barrier()
-            begin = time.perf_counter()
+            begin = _begin(device)
             run(step)
             synchronize(device)
-            if step >= RANKS_WARM_UP:
-                seconds[call].append(time.perf_counter() - begin)
+            seconds[call].append(time.perf_counter() - begin)
             if step == 0:
                 errors[call] = float((x.cpu().double() - exact).norm() / exact.norm())
     # A fast wrong result is no result.
     assert errors["dense"] < 1e-6, errors
     assert errors["int4"] < 0.3, errors
-    dist.destroy_process_group()
-    return {"seconds": seconds, "errors": errors}
+    medians = {call: _of_slowest(times[RANKS_WARM_UP:]) for call, times in seconds.items()}
+    return {"seconds": medians, "errors": errors}
 
 
-def _train(rank: int, world_size: int, store: str, args: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def _train(args: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(args.device)
     if device.type == "cuda":
-        device = torch.device("cuda", rank % torch.cuda.device_count())
+        device = torch.device("cuda", int(os.environ["RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    backend = args.case.split()[0]
-    dist.init_process_group(backend, init_method=store, rank=rank, world_size=world_size)
+    dist.init_process_group(args.case.split()[0])
     torch.manual_seed(0)
     vocabulary = 8192
     layer = nn.TransformerEncoderLayer(
@@ -164,64 +139,41 @@ def _train(rank: int, world_size: int, store: str, args: argparse.Namespace) -> 
         if args.case == INT4:
             q7x2.attach(model, q7x2.Quantize("hadamard+int4:g=128"))
     else:
-        mesh = init_device_mesh(args.device, (world_size,))
+        mesh = init_device_mesh(args.device, (dist.get_world_size(),))
         for each in (*model, model):
             fully_shard(each, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(dist.get_rank())
     seconds = []
-    for step in range(TRAINING_WARM_UP + args.steps):
+    for _ in range(TRAINING_WARM_UP + args.steps):
         tokens = torch.randint(0, vocabulary, (args.batch, args.length), generator=generator)
         tokens = tokens.to(device)
-        synchronize(device)
-        dist.barrier()
-        begin = time.perf_counter()
+        begin = _begin(device)
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         synchronize(device)
-        if step >= TRAINING_WARM_UP:
-            seconds.append(time.perf_counter() - begin)
-    result = {"parameters": parameters, "loss": float(loss.detach()), "seconds": seconds}
-    dist.destroy_process_group()
-    return result
+        seconds.append(time.perf_counter() - begin)
+    slowest = _of_slowest(seconds[TRAINING_WARM_UP:])
+    return {"parameters": parameters, "loss": float(loss.detach()), "seconds": slowest}
 
 
-def run_processes(body: Body, count: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Call ``body(rank, count, store, args)`` in ``count`` processes, and return all results.
-
-    ``store`` is an ``init_method``. If a rank fails, the program ends with exit code 1.
-    """
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as directory:
-        pipes, processes = [], []
-        for rank in range(count):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, body, rank, count, f"file://{directory}/store", args)
-            process = context.Process(target=_send, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        outcomes = []
-        for rank, pipe in enumerate(pipes):
-            try:
-                outcomes.append(pipe.recv())
-            except EOFError:
-                raise SystemExit(f"rank {rank} failed, see above") from None
-        for process in processes:
-            process.join()
-        return outcomes
+def _begin(device: torch.device) -> float:
+    """The time when all ranks have done their work."""
+    synchronize(device)
+    dist.barrier()
+    return time.perf_counter()
 
 
-def _send(
-    pipe: Any, body: Body, rank: int, count: int, store: str, args: argparse.Namespace
-) -> None:
-    pipe.send(body(rank, count, store, args))
+def _of_slowest(seconds: list[float]) -> float:
+    """The median of the slowest rank's times."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, seconds)
+    return statistics.median(map(max, *every))
 
 
-def synchronize(device: Any) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until ``device`` has done all its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -8,6 +8,7 @@ two busy threads a rank. The three take turns.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import threading
 import time
@@ -17,7 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, study
+from benchmarks.harness import ranks
+from benchmarks.harness.arguments import chosen, option
 
 GOAL = 3.0  # times the latency beside nothing
 BESIDE = ("nothing", "all_reduce", "arithmetic")
@@ -26,17 +28,23 @@ RANKS = 2
 FLOATS = 16 << 20
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--turns", type=int, default=15, help="of each")
-    args = parser.parse_args(argv)
-    machine = facts.collect()
-    times = study.run(__name__, {"turns": args.turns}, RANKS, timeout_s=60 + 3 * args.turns)
-    study.publish(args.out, {"rows": rows_of(times)}, lines, machine)
+OPTIONS = {"turns": option(15, "of each")}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    timeout_s = 60 + 3 * args.turns
+    times = ranks.run(__name__, chosen(args, "turns"), RANKS, timeout_s=timeout_s)
+    idle = statistics.median(times[BESIDE[0]])
+    rows = []
+    for beside in BESIDE:
+        ordered = sorted(times[beside])
+        median = statistics.median(ordered)
+        p99 = ordered[len(ordered) * 99 // 100]
+        rows.append({"beside": beside, "median": median, "p99": p99, "ratio": median / idle})
+    return {"rows": rows}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     return [
         *(
             f"beside {row['beside']:10}: median {row['median'] * 1e6:7.1f} µs "
@@ -47,20 +55,8 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def rows_of(times: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Seconds of a call on rank 0."""
-    idle = statistics.median(times[BESIDE[0]])
-    rows = []
-    for beside in BESIDE:
-        ordered = sorted(times[beside])
-        median = statistics.median(ordered)
-        p99 = ordered[len(ordered) * 99 // 100]
-        rows.append({"beside": beside, "median": median, "p99": p99, "ratio": median / idle})
-    return rows
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
-    """Returns the times of rank 0."""
+def rank_main(spec: dict[str, Any]) -> dict[str, list[float]]:
+    """Returns the seconds of the short calls, by what the second thread did."""
     dist.init_process_group("q7x2")
     others = dist.new_group()
     small, large = torch.ones(1), torch.ones(FLOATS)
@@ -76,7 +72,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
             helper.join()
             if turn > 0:  # the first one warms up
                 times[beside] += taken
-    return times if dist.get_rank() == 0 else None
+    return times
 
 
 def _turn(small: Any) -> list[float]:

@@ -8,21 +8,21 @@ for an all-gather of the same ones. A run that was stopped goes on with the next
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
 from benchmarks.studies.train.tasks import Digits
 
 # By label: the best of a grid, by steps to the target at the defaults below, with seeds 10 and 11.
@@ -33,30 +33,27 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=16, help="of a rank")
-    parser.add_argument("--width", type=int, default=8, help="channels of the first layer")
-    parser.add_argument("--target", type=float, default=0.1, help="the loss to be reached")
-    parser.add_argument("--steps", type=int, default=1000, help="at most")
-    parser.add_argument("--every", type=int, default=5, help="steps between two looks at the loss")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--fresh", action="store_true", help="measure seeds of --out anew")
-    args = parser.parse_args(argv)
-    spec = study.chosen(args, "ranks", "batch", "width", "target", "steps", "every")
+OPTIONS = {
+    "ranks": 4,
+    "batch": option(16, "of a rank"),
+    "width": option(8, "channels of the first layer"),
+    "target": option(0.1, "the loss to be reached"),
+    "steps": option(1000, "at most"),
+    "every": option(5, "steps between two looks at the loss"),
+    "seeds": 5,
+    "fresh": option(False, "measure seeds of --out anew"),
+}
+
+
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    spec = chosen(args, "ranks", "batch", "width", "target", "steps", "every")
     seeds = [] if args.fresh else kept(args.out, spec)
-    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as progress:
-        task = progress.add_task("trainings", total=args.seeds, completed=len(seeds))
-        for seed in range(len(seeds), args.seeds):
-            seeds.append(study.run(__name__, {**spec, "seed": seed}, args.ranks))
-            report.write_json(args.out, facts.collect(), {**spec, "seeds": seeds})
-            progress.advance(task)
-    print("\n".join(lines({"seeds": seeds})))
+    for seed in track(range(len(seeds), args.seeds), "trainings"):
+        seeds.append(ranks.run(__name__, {**spec, "seed": seed}, args.ranks))
+        yield {**spec, "seeds": seeds}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     seeds = body["seeds"]
     received = seeds[0]["received"]
     return [
@@ -87,18 +84,15 @@ def sentence(label: str, runs: list[dict[str, Any]]) -> str:
     return f"{label:6} {steps:6.0f} steps, {report.duration(seconds):>8} to the target"
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns on rank 0 the trainings of one seed by optimizer, and the bytes of the inverses."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the trainings of one seed by optimizer, and the bytes of the inverses."""
     dist.init_process_group("q7x2")
     figures: dict[str, Any] = {}
     for label in OPTIMIZERS:
         figures[label], optimizer = train(label, spec)
         if label == "K-FAC":
             figures["received"] = count_bytes(optimizer)
-    return figures if dist.get_rank() == 0 else None
+    return figures
 
 
 def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -118,13 +112,15 @@ def train(label: str, spec: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     batches = task.batches(rank, world_size, spec["seed"])
     held_out = task.held_out(rank, world_size)
     seconds = 0.0
-    for step in range(1, spec["steps"] + 1):
-        dist.barrier()
-        begin = time.perf_counter()
+
+    def train_step() -> None:
         optimizer.zero_grad()
         task.loss(ddp, next(batches)).backward()
         optimizer.step()
-        seconds += time.perf_counter() - begin
+
+    for step in range(1, spec["steps"] + 1):
+        dist.barrier()
+        seconds += timing.timed(train_step)
         if step % spec["every"]:
             continue
         if task.mean_score(model, held_out)[0] <= spec["target"]:

@@ -8,6 +8,7 @@ is what limits them, a second thread cannot help more. It needs two idle process
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -16,20 +17,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, study
+from benchmarks.harness import ROOT
+from benchmarks.harness.arguments import option
 
 TARGET = "q7x2_lanes_bench"
 GOAL = 1.6
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each")
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "dev", help="by ./dev build")
-    args = parser.parse_args(argv)
+OPTIONS = {
+    "rounds": option(7, "turns of each"),
+    "build": option(ROOT / "build" / "dev", "by ./dev build", type=Path),
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     if len(os.sched_getaffinity(0)) < 2:
         raise ValueError("lanes need two processors, and this process may use one")
-
     subprocess.run(["cmake", "--build", args.build, "--target", TARGET], check=True)
     program = args.build / TARGET
     rounds: dict[str, list[dict[str, float]]] = {"one": [], "two": [], "apart": []}
@@ -37,17 +40,15 @@ def main(argv: list[str]) -> None:
         rounds["one"] += _run(program, lanes=0)
         rounds["two"] += _run(program, lanes=1)
         rounds["apart"] += _run(program, lanes=0, processes=2)
-
     rows = []
     for what in rounds["one"][0]:
         row = {key: statistics.median(each[what] for each in rounds[key]) for key in rounds}
         row["ratio"], row["bound"] = row["one"] / row["two"], 2 * row["one"] / row["apart"]
         rows.append({"what": what, **row, "goal": GOAL})
-    study.publish(args.out, {"rows": rows, "rounds": rounds}, lines)
+    return {"rows": rows, "rounds": rounds}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     return [
         f"{row['what']:8} 16 MiB: one thread {row['one'] * 1e3:.2f} ms, two threads "
         f"{row['two'] * 1e3:.2f} ms, {row['ratio']:.2f} x (goal {GOAL} x; two processes "

@@ -8,6 +8,7 @@ StaleSGD a step is a backward of this rank, and others may apply more gradients 
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -21,7 +22,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import report, study
+from benchmarks.harness import ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
 
 METHODS: dict[str, dict[str, Any]] = {  # options of DDP, QuorumSGD or StaleSGD
     "DDP": {},
@@ -34,46 +36,42 @@ METHODS: dict[str, dict[str, Any]] = {  # options of DDP, QuorumSGD or StaleSGD
 }
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--stopped", type=int, default=0, help="the rank that is stopped")
-    parser.add_argument("--stop", type=float, default=5.0, help="seconds that it is stopped")
-    parser.add_argument("--period", type=float, default=20.0, help="seconds between two stops")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each method")
-    parser.add_argument("--width", type=int, default=256, help="of the network")
-    parser.add_argument("--batch", type=int, default=64, help="of a rank")
-    args = parser.parse_args(argv)
+OPTIONS = {
+    "methods": option(list(METHODS), choices=list(METHODS)),
+    "ranks": 4,
+    "stopped": option(0, "the rank that is stopped"),
+    "stop": option(5.0, "seconds that it is stopped"),
+    "period": option(20.0, "seconds between two stops"),
+    "seconds": option(120.0, "of each method"),
+    "width": option(256, "of the network"),
+    "batch": option(64, "of a rank"),
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     if not 0 < args.stop < args.period:
         raise ValueError(f"--stop must be more than 0 and less than --period, got {args.stop}")
     if not 0 <= args.stopped < args.ranks:
         raise ValueError(f"--stopped must be a rank, got {args.stopped}")
-    spec = study.chosen(args, "ranks", "stopped", "stop", "period", "seconds", "width", "batch")
-    figures = {method: measure(spec, method) for method in args.methods}
-    study.publish(args.out, {**spec, "methods": figures}, lines)
+    spec = {name: value for name, value in chosen(args, *OPTIONS).items() if name != "methods"}
+    figures = {}
+    for method in args.methods:
+        with Stopper(args.stop, args.period) as stopper:
+            figures[method] = ranks.run(
+                *(__name__, {**spec, "method": method}, args.ranks),
+                timeout_s=args.seconds + 300,
+                on_line=stopper.hear,
+            )
+    return {**spec, "methods": figures}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     return [
         f"{method:16} {each['steps']:6} steps, median {report.duration(each['median'])}, "
         f"longest {report.duration(each['longest'])}, {each['updates']} updates, "
         f"replicas equal: {each['equal']}"
         for method, each in body["methods"].items()
     ]
-
-
-def measure(spec: dict[str, Any], method: str) -> dict[str, Any]:
-    stopper = Stopper(spec["stop"], spec["period"])
-    given, seconds = {**spec, "method": method}, spec["seconds"] + 300
-    try:
-        figures: dict[str, Any] = study.run(
-            __name__, given, spec["ranks"], timeout_s=seconds, on_line=stopper.hear
-        )
-    finally:
-        stopper.end()
-    return figures
 
 
 class Stopper:
@@ -92,7 +90,10 @@ class Stopper:
         elif words[:1] == ["over"]:
             self._over.set()
 
-    def end(self) -> None:
+    def __enter__(self) -> Stopper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._thread:
             self._thread.join()
@@ -105,9 +106,6 @@ class Stopper:
                 os.kill(pid, signal.SIGCONT)
             except ProcessLookupError:
                 return
-
-
-# ---- one rank -----------------------------------------------------------------------------------
 
 
 class Training:
@@ -178,9 +176,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
         print("stop-me", os.getpid(), flush=True)
     times = []
     while training.updates < last:
-        begin = time.monotonic()
-        training.step(rank)
-        times.append(time.monotonic() - begin)
+        times.append(timing.timed(lambda: training.step(rank)))
     if rank == witness:
         print("over", flush=True)
     training.finish()

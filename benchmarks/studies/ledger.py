@@ -12,7 +12,7 @@ made for it: each step of each rank has some all-reduces, a loss now and then, a
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import random
 import resource
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from q7x2.ledger import writer as ledger_writer
 from q7x2.ledger.writer import PERIOD, to_next_write
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import ROOT, facts, study
+from benchmarks.harness import ROOT, ranks, timing
+from benchmarks.harness.arguments import option
 from benchmarks.harness.inference import median_interval
 
 GOAL = 0.01
@@ -40,58 +41,76 @@ REPORT_GOAL_S, REPORT_GOAL_BYTES = 20.0, 5_000_000
 # Seconds: of a window around a write; between looks at the clock.
 WINDOW = 0.1
 CHUNK = 0.005
+BUCKETS = 4  # of a step that is reported
 SIZES = {"4 B": 4, "64 KiB": 64 << 10, "16 MiB": 16 << 20}
-PARTS = ("overhead", "report")
+OPTIONS = {
+    "pairs": option(100, "of turns, for each kind"),
+    "steps": option(10_000, "of the run that is reported"),
+    "ranks": option(8, "of the run that is reported"),
+}
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--pairs", type=int, default=100, help="of turns, for each kind")
-    parser.add_argument("--steps", type=int, default=10_000, help="of the run that is reported")
-    parser.add_argument("--ranks", type=int, default=8, help="of the run that is reported")
-    args = parser.parse_args(argv)
-    found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
-    machine = facts.collect()
-    if "overhead" in args.parts:
-        found["overhead"] = overhead(args.pairs)
-    if "report" in args.parts:
-        found["report"] = measure_report(args.steps, args.ranks, buckets=4)
-    study.publish(args.out, {part: found[part] for part in PARTS if part in found}, lines, machine)
-
-
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    found = [sentence(row) for row in body.get("overhead", [])]
-    if found:
-        found.append(f"goal: at most {100 * GOAL:g} %")
-    return found + ([report_sentence(body["report"])] if "report" in body else [])
-
-
-def overhead(pairs: int) -> list[dict[str, Any]]:
+def overhead(args: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per kind of work: seconds without the ledger, and the overhead with its interval."""
     with tempfile.TemporaryDirectory() as folder:
-        env = {"Q7X2_REFINE": "0", "Q7X2_LEDGER": folder}
-        spec = {"pairs": pairs, "seed": random.randrange(1 << 30)}
-        turns = study.run(__name__, spec, 2, env=env, timeout_s=120 + 40 * pairs)
+        env = {**ranks.UNREFINED, "Q7X2_LEDGER": folder}
+        spec = {"pairs": args.pairs, "seed": random.randrange(1 << 30)}
+        turns = ranks.run(__name__, spec, 2, env=env, timeout_s=120 + 40 * args.pairs)
     return [row_of(kind, each["off"], each["on"]) for kind, each in turns.items()]
 
 
 def row_of(kind: str, off: list[float], on: list[float]) -> dict[str, Any]:
     ratios = [(b / a - 1) * WINDOW / PERIOD for a, b in zip(off, on, strict=True)]
-    share, low, high = median_interval(ratios)
-    return {
-        "kind": kind,
-        "pairs": len(ratios),
-        "seconds_off": statistics.median(off),
-        "overhead": share,
-        "low": low,
-        "high": high,
-    }
+    interval = dict(zip(("overhead", "low", "high"), median_interval(ratios), strict=True))
+    return {"kind": kind, "pairs": len(ratios), "seconds_off": statistics.median(off), **interval}
 
 
-def rank_main(spec: dict[str, Any]) -> dict[str, dict[str, list[float]]] | None:
-    """Returns the mean times of the turns of rank 0."""
+def measure_report(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds, processor seconds, and bytes of the page."""
+    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    from ledger_files import Training
+
+    size = {"ranks": args.ranks, "steps": args.steps}
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(**size, buckets=BUCKETS, loss_every=10, watts=100)
+        training.write(Path(folder))
+        page = Path(folder) / "report.html"
+        command = [sys.executable, "-m", "q7x2", "report", folder, "--out", str(page)]
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = timing.timed(
+            partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+        )
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {
+            **size,
+            "all_reduces_per_step": BUCKETS,
+            "seconds": seconds,
+            "cpu_seconds": now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime,
+            "bytes": page.stat().st_size,
+        }
+
+
+PARTS = {"overhead": overhead, "report": measure_report}
+
+
+def lines(body: Mapping[str, Any]) -> Iterator[str]:
+    for row in body.get("overhead", ()):
+        yield (
+            f"{row['kind']:20} {row['seconds_off'] * 1e6:10.1f} µs without the ledger, with it "
+            f"{100 * row['overhead']:+.2f} % ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
+        )
+    if "overhead" in body:
+        yield f"goal: at most {100 * GOAL:g} %"
+    if row := body.get("report"):
+        yield (
+            f"report of {row['steps']:,} steps of {row['ranks']} ranks: {row['seconds']:.1f} s "
+            f"(CPU {row['cpu_seconds']:.1f} s), {row['bytes']:,} bytes; goal: at most "
+            f"{REPORT_GOAL_S:g} s and {REPORT_GOAL_BYTES:,} bytes"
+        )
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Returns the mean times of the turns."""
     pairs = spec["pairs"]
     dist.init_process_group("q7x2")
     order = random.Random(spec["seed"])  # the same on all ranks
@@ -108,7 +127,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, dict[str, list[float]]] | None:
         ddp(batch).square().mean().backward()
 
     turns["DDP step"] = _turns(step, pairs, order)
-    return turns if dist.get_rank() == 0 else None
+    return turns
 
 
 class _Work:
@@ -154,45 +173,3 @@ def _turns(call: Callable[[], Any], pairs: int, order: random.Random) -> dict[st
                 ledger.pause()
     ledger.resume()
     return turns
-
-
-def sentence(row: dict[str, Any]) -> str:
-    """The row for a person."""
-    return (
-        f"{row['kind']:20} {row['seconds_off'] * 1e6:10.1f} µs without the ledger, with it "
-        f"{100 * row['overhead']:+.2f} % ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
-    )
-
-
-def measure_report(steps: int, ranks: int, buckets: int) -> dict[str, Any]:
-    """Seconds, processor seconds, and bytes of the page."""
-    sys.path.insert(0, str(ROOT / "tests" / "python"))
-    from ledger_files import Training
-
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(ranks=ranks, steps=steps, buckets=buckets, loss_every=10, watts=100)
-        training.write(Path(folder))
-        page = Path(folder) / "report.html"
-        command = [sys.executable, "-m", "q7x2", "report", folder, "--out", str(page)]
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - begin
-        now = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return {
-            "steps": steps,
-            "ranks": ranks,
-            "all_reduces_per_step": buckets,
-            "seconds": seconds,
-            "cpu_seconds": now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime,
-            "bytes": page.stat().st_size,
-        }
-
-
-def report_sentence(row: dict[str, Any]) -> str:
-    """The row for a person."""
-    return (
-        f"report of {row['steps']:,} steps of {row['ranks']} ranks: {row['seconds']:.1f} s "
-        f"(CPU {row['cpu_seconds']:.1f} s), {row['bytes']:,} bytes; goal: at most "
-        f"{REPORT_GOAL_S:g} s and {REPORT_GOAL_BYTES:,} bytes"
-    )

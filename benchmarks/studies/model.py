@@ -13,11 +13,12 @@ two.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
-import tempfile
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from matplotlib.ticker import FuncFormatter
 from q7x2._core.extension import load
 from q7x2._core.palette import LINES
 
-from benchmarks.harness import facts, launch, report, study
-from benchmarks.harness.arguments import parse_size
+from benchmarks.harness import facts, launch, report
+from benchmarks.harness.arguments import option, parse_size
 from benchmarks.harness.backends import EMPTY
-from benchmarks.harness.lab import LabError, Topology, unavailable
+from benchmarks.harness.lab import Topology
 from benchmarks.harness.ops import OPS, ROOT
 from benchmarks.harness.processes import RanksFailed
 from benchmarks.regress.goals import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS
@@ -111,81 +112,70 @@ HELD_OUT = (
 )
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument(
-        "--only", nargs="+", help="cases whose place and collective have one of these texts in them"
-    )
-    parser.add_argument("--blocks", type=int, default=3, help="turns of each algorithm")
-    parser.add_argument(
-        "--again",
+OPTIONS = {
+    "only": option(
+        None, "cases whose place and collective have one of these texts in them", nargs="+"
+    ),
+    "blocks": option(3, "turns of each algorithm"),
+    "again": option(
+        None,
+        "keeps these results of the same commit; only what --only names is measured anew",
         type=Path,
-        help="keeps these results of the same commit; only what --only names is measured anew",
-    )
-    args = parser.parse_args(argv)
+    ),
+}
 
-    earlier = json.loads(args.again.read_text()) if args.again else None
-    if earlier and earlier["machine"]["commit"] != facts.collect()["commit"]:
-        raise ValueError(
-            f"{args.again} is of another commit, which may have cut the data otherwise"
-        )
+
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    runs: dict[tuple[str, str], dict[str, Any]] = {}
+    if args.again:
+        earlier = json.loads(args.again.read_text())
+        if earlier["machine"]["commit"] != facts.collect()["commit"]:
+            raise ValueError(
+                f"{args.again} is of another commit, which may have cut the data otherwise"
+            )
+        runs = {_key(run["case"]): run for run in earlier["runs"]}
     cases = [*FITTED, *HELD_OUT]
-    if args.only or earlier:
+    if args.only or args.again:
         wanted = args.only or []
         cases = [c for c in cases if any(text in f"{c.place} {c.op}" for text in wanted)]
-    if any(case.topology for case in cases) and (problem := unavailable()):
-        raise LabError(problem)
-
-    console = report.console()
-    machine = earlier["machine"] if earlier and not cases else facts.collect()
-    runs = {_key(run["case"]): run for run in earlier["runs"]} if earlier else {}
     for case in cases:
         try:
-            with console.status(f"{case.place}: {case.op}"):
-                run = _measure(case, args.blocks)
+            run = _measured(case, args.blocks)
             runs[_key(run["case"])] = run
         except (RanksFailed, launch.TrafficError) as failure:
             # The others are still worth having, and `--again` adds this one.
-            console.print(f"{case.place}, {case.op}: {failure}", style="red", markup=False)
-    if not runs:
-        raise ValueError("nothing was measured")
-    report.print_facts(console, machine)
-    rows = [row for run in runs.values() for row in _compare(run)]
-    for title, (head, *lines) in (("Predictions", _details(rows)), ("Errors", _summary(rows))):
-        console.print(report.table(title, head, ((line, None) for line in lines)))
-    report.write_json(args.out, machine, {"rows": rows, "runs": list(runs.values())})
-    markdown, picture = args.out.with_suffix(".md"), args.out.with_suffix(".png")
-    markdown.write_text(_markdown(machine, rows))
-    _draw(picture, facts.describe(machine), rows)
-    console.print(f"written: {args.out}, {markdown}, {picture}")
+            print(f"{case.place}, {case.op}: {failure}", file=sys.stderr)
+        rows = [row for run in runs.values() for row in _compare(run)]
+        yield {"rows": rows, "runs": list(runs.values())}
+
+
+def write_more(out: Path, results: dict[str, Any]) -> None:
+    """The page and the picture."""
+    out.with_suffix(".md").write_text(_markdown(results["machine"], results["rows"]))
+    _draw(out.with_suffix(".png"), facts.describe(results["machine"]), results["rows"])
 
 
 def _key(case: dict[str, Any]) -> tuple[str, str]:
     return case["place"], case["op"]
 
 
-def _measure(case: Case, blocks: int) -> dict[str, Any]:
+def _measured(case: Case, blocks: int) -> dict[str, Any]:
     """The measured cells of a case, and the Fabric that its ranks found when they started."""
-    with tempfile.TemporaryDirectory(prefix="q7x2-model-") as folder:
-        fabric = Path(folder) / "fabric.json"
-        job = launch.Job(
-            ops=(case.op,),
-            sizes=tuple(parse_size(size) for size in case.sizes),
-            backends=(
-                *(f"q7x2:{algorithm}" for algorithm in case.algorithms),
-                # Between hosts it is an error to move no bytes; in an all_gather it copies some.
-                *([] if case.topology or case.op == "all_gather" else [EMPTY]),
-            ),
-            ranks=case.ranks * (case.topology.hosts if case.topology else 1),
-            blocks=blocks,
-            block_seconds=case.block_seconds,
-            topology=case.topology,
-            fabric=fabric,
-            # Measured now, and kept from the user's catalogue.
-            env={"Q7X2_PROBE": "force", "XDG_CACHE_HOME": folder},
-        )
-        cells = launch.run(job)
-        return {"case": asdict(case), "fabric": json.loads(fabric.read_text()), "cells": cells}
+    # Between hosts it is an error to move no bytes; in an all_gather it copies some.
+    calls_count = not case.topology and case.op != "all_gather"
+    algorithms = [f"q7x2:{algorithm}" for algorithm in case.algorithms]
+    job = launch.Job(
+        ops=(case.op,),
+        sizes=tuple(parse_size(size) for size in case.sizes),
+        backends=(*algorithms, *([EMPTY] if calls_count else [])),
+        ranks=case.ranks * (case.topology.hosts if case.topology else 1),
+        blocks=blocks,
+        block_seconds=case.block_seconds,
+        topology=case.topology,
+        probed=True,
+    )
+    cells, fabric = launch.run_probed(job)
+    return {"case": asdict(case), "fabric": fabric, "cells": cells}
 
 
 def _compare(run: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -225,50 +215,56 @@ def _is_held_out(place: str) -> bool:
     return any(case.place == place for case in HELD_OUT)
 
 
-def _summary(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """A line for each place, and for all of them; the header first."""
-    places = dict.fromkeys(row["place"] for row in rows)
-    groups = {place: [row for row in rows if row["place"] == place] for place in places}
+def _groups(rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The rows of each place, then all fitted and all held out."""
+    for place in dict.fromkeys(row["place"] for row in rows):
+        yield place, [row for row in rows if row["place"] == place]
     for name, held_out in (("all fitted", False), ("all held out", True)):
-        groups[name] = [row for row in rows if row["held_out"] == held_out]
-    lines = [["topology", "configurations", "median error", "90th percentile", "worst"]]
-    for name, group in groups.items():
-        if not group:
-            continue
-        errors = sorted(abs(row["error"]) for row in group)
-        worst = max(group, key=lambda row: abs(float(row["error"])))
-        lines.append(
-            [
-                name,
-                str(len(group)),
-                f"{statistics.median(errors):.1%}",
-                f"{errors[math.ceil(0.9 * len(errors)) - 1]:.1%}",
-                f"{worst['error']:+.0%} {worst['op']} {report.size(worst['size'])} "
-                f"{worst['algorithm']}",
-            ]
-        )
-    return lines
+        if group := [row for row in rows if row["held_out"] == held_out]:
+            yield name, group
 
 
-def _details(rows: list[dict[str, Any]]) -> list[list[str]]:
-    header = ["topology", "collective", "size", "algorithm", "slice x window", "bottleneck"]
-    lines = [[*header, "predicted", "measured", "p25-p75", "error"]]
-    for row in rows:
-        lines.append(
-            [
-                row["place"],
-                row["op"],
-                report.size(row["size"]),
-                row["algorithm"],
-                f"{report.size(row['slice_bytes'])} x {row['window']}",
-                row["bottleneck"] or "",
-                report.duration(row["predicted"]),
-                report.duration(row["measured"]),
-                f"{report.duration(row['measured_p25'])}-{report.duration(row['measured_p75'])}",
-                f"{row['error']:+.1%}",
-            ]
-        )
-    return lines
+def _errors(group: tuple[str, list[dict[str, Any]]]) -> list[float]:
+    return sorted(abs(row["error"]) for row in group[1])
+
+
+def _p90(group: tuple[str, list[dict[str, Any]]]) -> float:
+    errors = _errors(group)
+    return errors[math.ceil(0.9 * len(errors)) - 1]
+
+
+def _worst(group: tuple[str, list[dict[str, Any]]]) -> str:
+    row = max(group[1], key=lambda row: abs(float(row["error"])))
+    return f"{row['error']:+.0%} {row['op']} {report.size(row['size'])} {row['algorithm']}"
+
+
+_SUMMARY: report.Columns = (
+    ("topology", lambda group: group[0]),
+    ("configurations", lambda group: str(len(group[1]))),
+    ("median error", lambda group: f"{statistics.median(_errors(group)):.1%}"),
+    ("90th percentile", lambda group: f"{_p90(group):.1%}"),
+    ("worst", _worst),
+)
+_DETAILS: report.Columns = (
+    ("topology", lambda row: row["place"]),
+    ("collective", lambda row: row["op"]),
+    ("size", lambda row: report.size(row["size"])),
+    ("algorithm", lambda row: row["algorithm"]),
+    ("slice x window", lambda row: f"{report.size(row['slice_bytes'])} x {row['window']}"),
+    ("bottleneck", lambda row: row["bottleneck"] or ""),
+    ("predicted", lambda row: report.duration(row["predicted"])),
+    ("measured", lambda row: report.duration(row["measured"])),
+    (
+        "p25-p75",
+        lambda row: "-".join(report.duration(row[f"measured_{q}"]) for q in ("p25", "p75")),
+    ),
+    ("error", lambda row: f"{row['error']:+.1%}"),
+)
+
+
+def lines(body: Mapping[str, Any]) -> list[str]:
+    rows = body["rows"]
+    return [report.markdown_of(_SUMMARY, _groups(rows)), report.markdown_of(_DETAILS, rows)]
 
 
 def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
@@ -278,8 +274,7 @@ def _markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
     facts_line = f"{machine['time']}: {facts.describe(machine)}"
     text = ["# Predicted and measured", "", facts_line, "", goal, ""]
-    text += [report.markdown(head, body) for head, *body in (_summary(rows), _details(rows))]
-    return "\n".join(text)
+    return "\n".join([*text, *lines({"rows": rows})])
 
 
 def _draw(path: Path, caption: str, rows: list[dict[str, Any]]) -> None:

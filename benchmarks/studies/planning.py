@@ -6,13 +6,16 @@ the peak of the process that planned, less what it had before.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import facts, report, study
+from benchmarks.harness import facts, report
 
 SIZES = (1 << 16, 1 << 26)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -30,21 +33,14 @@ GOAL_MIB = 200
 RATE = 125e6
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=list(GOALS))
-    args = parser.parse_args(argv)
+OPTIONS = {"ranks": list(GOALS)}
 
-    rows = []
+
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in args.ranks:
         for name, fabric in fabrics(ranks).items():
             with ProcessPoolExecutor(1) as pool:
-                row = {"ranks": ranks, "fabric": name, **pool.submit(measure, fabric).result()}
-            rows.append(row)
-    machine = facts.collect()
-    report.write_json(args.out, machine, {"rows": rows})
-    args.out.with_suffix(".md").write_text(describe(machine, rows))
-    print(table(rows))
+                yield {"ranks": ranks, "fabric": name, **pool.submit(measured, fabric).result()}
 
 
 def fabrics(ranks: int) -> dict[str, str]:
@@ -78,7 +74,7 @@ def fabric(hosts: int, racks: int, ranks_per_host: int) -> str:
     )
 
 
-def measure(fabric: str) -> dict[str, Any]:
+def measured(fabric: str) -> dict[str, Any]:
     """All calls on one Fabric: the slowest of them, and the memory of all."""
     from q7x2._core.extension import load
 
@@ -96,40 +92,51 @@ def measure(fabric: str) -> dict[str, Any]:
     return {"calls": calls, "slowest": slowest, "memory_mib": (after - before) / 1024}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
-    lines = []
-    for row in rows:
-        slowest = row["slowest"]
-        goal = GOALS.get(row["ranks"])
-        reduce = next(
-            call
-            for call in row["calls"]
-            if call["collective"] == "all_reduce" and call["size"] == SIZES[1]
-        )
-        lines.append(
-            [
-                f"{row['ranks']:,}",
-                row["fabric"],
-                f"{slowest['collective']}, {report.size(slowest['size'])}",
-                report.duration(slowest["planning_seconds"]),
-                f"{goal:,} ms" if goal else "",
-                f"{row['memory_mib']:.0f} MiB",
-                reduce["algorithm"],
-                report.size(reduce["slice_bytes"]),
-            ]
-        )
-    head = ("ranks", "network", "slowest call", "planned in", "goal", "memory")
-    return report.markdown([*head, "64 MiB all-reduce by", "slice"], lines)
+def _reduced(row: dict[str, Any]) -> dict[str, Any]:
+    """The all-reduce of the larger size."""
+    case: dict[str, Any] = next(
+        call
+        for call in row["calls"]
+        if (call["collective"], call["size"]) == ("all_reduce", SIZES[1])
+    )
+    return case
 
 
-def describe(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def _goal(row: dict[str, Any]) -> str:
+    return f"{GOALS[row['ranks']]:,} ms" if row["ranks"] in GOALS else ""
+
+
+def _slowest(row: dict[str, Any]) -> str:
+    return f"{row['slowest']['collective']}, {report.size(row['slowest']['size'])}"
+
+
+COLUMNS: report.Columns = (
+    ("ranks", lambda row: f"{row['ranks']:,}"),
+    ("network", lambda row: row["fabric"]),
+    ("slowest call", _slowest),
+    ("planned in", lambda row: report.duration(row["slowest"]["planning_seconds"])),
+    ("goal", _goal),
+    ("memory", lambda row: f"{row['memory_mib']:.0f} MiB"),
+    ("64 MiB all-reduce by", lambda row: _reduced(row)["algorithm"]),
+    ("slice", lambda row: report.size(_reduced(row)["slice_bytes"])),
+)
+
+
+def row_lines(row: dict[str, Any]) -> Iterator[str]:
+    seconds = report.duration(row["slowest"]["planning_seconds"])
+    yield (
+        f"{row['ranks']:,} ranks, {row['fabric']}: {_slowest(row)} in {seconds} "
+        f"(goal: {_goal(row) or 'none'}), {row['memory_mib']:.0f} MiB"
+    )
+
+
+def write_more(out: Path, results: dict[str, Any]) -> None:
     """The page beside the JSON."""
-    return (
+    out.with_suffix(".md").write_text(
         "# Planning\n\n"
         "How long does the planner take for a call that it has not met? One core; every\n"
         f"collective with {' and '.join(report.size(size) for size in SIZES)}, of which the\n"
         f"slowest is named; memory for all of them, of which the goal is {GOAL_MIB} MiB at most.\n"
-        f"`python -m benchmarks planning` measures it again. {facts.describe(machine)}\n\n"
-        + table(rows)
+        f"`python -m benchmarks planning` measures it again. {facts.describe(results['machine'])}"
+        f"\n\n{report.markdown_of(COLUMNS, results['rows'])}"
     )

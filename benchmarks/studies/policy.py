@@ -7,8 +7,8 @@ learning rate rises 30 fold at int2, beside trainings at the tight level that no
 
 from __future__ import annotations
 
+import argparse
 import copy
-import json
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import facts, report, study
-from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness import facts, ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
+from benchmarks.harness.lab import Topology
 from benchmarks.studies.train.study import RECIPES
 from benchmarks.studies.train.tasks import TASKS
 
-PARTS = ("advise", "divergence")
 GOAL = 1.10  # the time of the best proposal, relative to the best of the sweep
 _LAYERS = 4
 _BATCH = 32
@@ -32,40 +32,35 @@ _EVERY = 50  # steps between two validations of the part "divergence"
 _LEVELS = ("int2:g=128", "int8")
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit"], help="as tc spells it")
-    parser.add_argument("--width", type=int, default=1024, help="of the layers, part advise")
-    parser.add_argument("--rounds", type=int, default=15, help="of the sweep, part advise")
-    parser.add_argument("--steps", type=int, default=600, help="of a training, part divergence")
-    parser.add_argument("--seeds", type=int, default=5, help="part divergence")
-    args = parser.parse_args(argv)
-    machine = facts.collect()
-    earlier = json.loads(args.out.read_text()) if args.out.exists() else {}
-    body = {part: earlier[part] for part in PARTS if part in earlier}
+OPTIONS = {
+    "hosts": 4,
+    "rates": option(["100mbit", "1gbit"], "as tc spells it"),
+    "width": option(1024, "of the layers, part advise"),
+    "rounds": option(15, "of the sweep, part advise"),
+    "steps": option(600, "of a training, part divergence"),
+    "seeds": option(5, "part divergence"),
+}
 
-    def keep(part: str, result: dict[str, Any]) -> None:
-        body[part] = {"commit": machine["commit"], **result}
-        report.write_json(args.out, machine, body)
 
-    if "advise" in args.parts:
-        spec = {"part": "advise", "width": args.width, "rounds": args.rounds}
-        networks = {}
-        for rate in args.rates:
-            with Lab(Topology(hosts=args.hosts, rate=rate)) as lab:
-                networks[rate] = study.run(__name__, spec, lab=lab)
-        keep("advise", {"hosts": args.hosts, "networks": networks})
-    if "divergence" in args.parts:
-        spec = {"part": "divergence", "steps": args.steps, "seeds": args.seeds}
-        result = study.run(__name__, spec, 2, apart=True)
-        keep("divergence", {"steps": args.steps, **result})
-    print("\n".join(lines(body)))
+def measure_advice(args: argparse.Namespace) -> dict[str, Any]:
+    spec = {"part": "advise", **chosen(args, "width", "rounds")}
+    networks = {
+        rate: ranks.run(__name__, spec, topology=Topology(hosts=args.hosts, rate=rate))
+        for rate in args.rates
+    }
+    return {"commit": facts.collect()["commit"], "hosts": args.hosts, "networks": networks}
+
+
+def measure_divergence(args: argparse.Namespace) -> dict[str, Any]:
+    spec = {"part": "divergence", **chosen(args, "steps", "seeds")}
+    found = ranks.run(__name__, spec, 2, apart=True)
+    return {"commit": facts.collect()["commit"], "steps": args.steps, **found}
+
+
+PARTS = {"advise": measure_advice, "divergence": measure_divergence}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     networks = body["advise"]["networks"] if "advise" in body else {}
     found = [advise_sentence(rate, network) for rate, network in networks.items()]
     return found + ([divergence_sentence(body["divergence"])] if "divergence" in body else [])
@@ -100,14 +95,10 @@ def divergence_sentence(result: dict[str, Any]) -> str:
     )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the result of a part on rank 0."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the result of a part."""
     dist.init_process_group("q7x2")
-    result = {"advise": advise, "divergence": divergence}[spec["part"]](spec)
-    return result if dist.get_rank() == 0 else None
+    return {"advise": advise, "divergence": divergence}[spec["part"]](spec)
 
 
 def advise(spec: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +133,8 @@ def advise(spec: dict[str, Any]) -> dict[str, Any]:
         for ddp, cell in zip(trained, cells, strict=True):
             ddp.zero_grad(set_to_none=True)
             dist.barrier()
-            took = study.timed(lambda ddp=ddp: backward(ddp))  # type: ignore[misc]
-            (slowest,) = study.largest([took])
+            took = timing.timed(lambda ddp=ddp: backward(ddp))  # type: ignore[misc]
+            (slowest,) = timing.largest([took])
             if round_ >= 2:
                 cell["seconds"].append(slowest)
     for cell in cells:

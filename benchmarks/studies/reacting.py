@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import study
+from benchmarks.harness import ranks, timing
+from benchmarks.harness.arguments import chosen, option
 from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.lab.topology import bits_per_second
 
@@ -31,59 +33,49 @@ FIXED_STEPS = 12
 PAUSE = 33.0  # seconds on a network as it is; two changes are 30 s apart
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--slow-rate", default="200mbit")
-    parser.add_argument("--mib", type=int, default=16, help="of the buffer")
-    parser.add_argument("--seconds", type=float, default=600.0, help="without a disturbance")
-    parser.add_argument("--pause", type=float, default=PAUSE, help="seconds before each change")
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    args = parser.parse_args(argv)
-    study.publish_rows(args.out, (measure(hosts, args) for hosts in args.hosts), lines)
+OPTIONS = {
+    "hosts": [4, 8],
+    "rate": "1gbit",
+    "slow_rate": "200mbit",
+    "mib": option(16, "of the buffer"),
+    "seconds": option(600.0, "without a disturbance"),
+    "pause": option(PAUSE, "seconds before each change"),
+    "algorithms": list(ALGORITHMS),
+}
+KEY = itemgetter("hosts")
 
 
-def measure(hosts: int, args: argparse.Namespace) -> dict[str, Any]:
-    """All runs on one number of hosts. Times in seconds."""
-    with Lab(Topology(hosts=hosts, rate=args.rate)) as lab:
-        lab.set_rate(GUILTY, args.slow_rate)
-        fixed = {}
-        for name in args.algorithms:
-            steps = run(lab, args, {"kind": "fixed"}, {"Q7X2_ALGO": name, "Q7X2_PROBE": "force"})
-            fixed[name] = statistics.median(steps["steps"][2:])
-        lab.set_rate(GUILTY, args.rate)
-        changing = run(lab, args, {"kind": "changing", "pause": args.pause}, {})
-        calm = run(lab, args, {"kind": "calm", "seconds": args.seconds}, {})
-    return {
-        "hosts": hosts,
-        "bytes": args.mib << 20,
-        "fixed": fixed,
-        "link": (args.mib << 20) * 8 / bits_per_second(args.slow_rate),
-        "changing": changing,
-        "calm": {**calm, "steps": len(calm["steps"])},
-    }
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All runs on each number of hosts. Times in seconds."""
+    for hosts in args.hosts:
+        with Lab(Topology(hosts=hosts, rate=args.rate)) as lab:
+            lab.set_rate(GUILTY, args.slow_rate)
+            fixed = {}
+            for name in args.algorithms:
+                env = {"Q7X2_ALGO": name, "Q7X2_PROBE": "force"}
+                fixed[name] = statistics.median(run(lab, args, "fixed", env)["steps"][2:])
+            lab.set_rate(GUILTY, args.rate)
+            changing, calm = (run(lab, args, kind, {}) for kind in ("changing", "calm"))
+        yield {
+            "hosts": hosts,
+            "bytes": args.mib << 20,
+            "fixed": fixed,
+            "link": (args.mib << 20) * 8 / bits_per_second(args.slow_rate),
+            "changing": changing,
+            "calm": {**calm, "steps": len(calm["steps"])},
+        }
 
 
-def run(
-    lab: Lab, args: argparse.Namespace, spec: dict[str, Any], env: dict[str, str]
-) -> dict[str, Any]:
-    """What rank 0 has measured."""
+def run(lab: Lab, args: argparse.Namespace, kind: str, env: dict[str, str]) -> dict[str, Any]:
     rates = {"slow\n": args.slow_rate, "fast\n": args.rate}
 
     def on_line(rank: int, line: str) -> None:
         if rank == 0 and line in rates:
             lab.set_rate(GUILTY, rates[line])
 
-    found: dict[str, Any] = study.run(
-        __name__,
-        {**spec, "elements": args.mib << 18},
-        lab=lab,
-        env=env,
-        own_cache=False,
-        timeout_s=args.seconds + 1200,
-        on_line=on_line,
-    )
+    spec = {"kind": kind, "elements": args.mib << 18, **chosen(args, "pause", "seconds")}
+    limits: dict[str, Any] = {"own_cache": False, "timeout_s": args.seconds + 1200}
+    found: dict[str, Any] = ranks.run(__name__, spec, lab=lab, env=env, **limits, on_line=on_line)
     return found
 
 
@@ -117,12 +109,7 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for row in body["rows"] for line in _lines(row)]
-
-
-def _lines(row: dict[str, Any]) -> list[str]:
+def row_lines(row: dict[str, Any]) -> list[str]:
     found = judge(row)
     fixed = ", ".join(f"{name} {1e3 * each:.0f} ms" for name, each in row["fixed"].items())
     return [
@@ -139,11 +126,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
     ]
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns what rank 0 has measured."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
     dist.init_process_group("q7x2")
     tensor = torch.zeros(spec["elements"])
     begin = time.monotonic()
@@ -153,21 +136,20 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
 
     marks: list[int] = []
     if spec["kind"] == "fixed":
-        steps = [study.timed(step) for _ in range(FIXED_STEPS)]
+        steps = [timing.timed(step) for _ in range(FIXED_STEPS)]
     elif spec["kind"] == "calm":
-        steps = study.timed_for(spec["seconds"], step, at_once=5)
+        steps = timing.timed_for(spec["seconds"], step, at_once=5)
     else:
-        steps = [study.timed(step) for _ in range(WARM_UP)]
+        steps = [timing.timed(step) for _ in range(WARM_UP)]
         for line in ("slow", "fast"):
-            steps += study.timed_for(spec["pause"], step, at_once=5)
+            steps += timing.timed_for(spec["pause"], step, at_once=5)
             marks.append(len(steps))
             print(line, flush=True)
-        steps += study.timed_for(spec["pause"], step, at_once=5)
+        steps += timing.timed_for(spec["pause"], step, at_once=5)
     changes = [
         f"before call {change['call']}: {change['reason']}"
         for kind in q7x2.plan.plan_history()
         for change in kind["rate_changes"]
     ]
     found = {"steps": steps, "marks": marks, "seconds": time.monotonic() - begin}
-    found |= {"changes": len(changes), "reasons": changes}
-    return found if dist.get_rank() == 0 else None
+    return {**found, "changes": len(changes), "reasons": changes}

@@ -7,54 +7,59 @@ nothing is waited for; two ranks show what a user sees.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import facts, study
+from benchmarks.harness import ranks
+from benchmarks.harness.arguments import option
 from benchmarks.harness.inference import median_interval
 
 CALLS = 3000
 WARM_UP = 300
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--pairs", type=int, default=60, help="of turns, for each number of ranks")
-    args = parser.parse_args(argv)
-    machine = facts.collect()
-    rows = [measure(ranks, args.pairs) for ranks in args.ranks]
-    study.publish(args.out, {"rows": rows}, lines, machine)
+OPTIONS = {"ranks": [1, 2], "pairs": option(60, "of turns, for each number of ranks")}
 
 
-def measure(ranks: int, pairs: int) -> dict[str, Any]:
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The differences on rank 0, in seconds per call."""
-    spec = {"ranks": ranks, "pairs": pairs, "seed": random.randrange(1 << 30)}
-    env, seconds = {"Q7X2_REFINE": "0"}, 60 + 10 * pairs
-    turns = study.run(__name__, spec, ranks, env=env, timeout_s=seconds)
-    row: dict[str, Any] = {"ranks": ranks, "pairs": pairs}
-    for name in ("seconds", "cpu_seconds"):
-        off, on = turns[f"{name}_off"], turns[f"{name}_on"]
-        difference, low, high = median_interval([b - a for a, b in zip(off, on, strict=True)])
-        row[name] = {
-            "off": statistics.median(off),
-            "difference": difference,
-            "low": low,
-            "high": high,
-        }
-    return row
+    for count in args.ranks:
+        row: dict[str, Any] = {"ranks": count, "pairs": args.pairs}
+        spec, timeout_s = {**row, "seed": random.randrange(1 << 30)}, 60 + 10 * args.pairs
+        turns = ranks.run(__name__, spec, count, env=ranks.UNREFINED, timeout_s=timeout_s)
+        for name in ("seconds", "cpu_seconds"):
+            off, on = turns[f"{name}_off"], turns[f"{name}_on"]
+            found = median_interval([b - a for a, b in zip(off, on, strict=True)])
+            difference = dict(zip(("difference", "low", "high"), found, strict=True))
+            row[name] = {"off": statistics.median(off), **difference}
+        yield row
 
 
-def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
-    """Returns the medians of the turns of rank 0."""
+def row_lines(row: dict[str, Any]) -> Iterator[str]:
+    seconds, cpu = row["seconds"], row["cpu_seconds"]
+
+    def difference(of: dict[str, float]) -> str:
+        low, high = 1e9 * of["low"], 1e9 * of["high"]
+        return f"{1e9 * of['difference']:+.0f} ns ({low:+.0f} to {high:+.0f})"
+
+    yield (
+        f"{row['ranks']} rank{'s' if row['ranks'] > 1 else ''}: {seconds['off'] * 1e6:.2f} µs "
+        f"without it, and with it {difference(seconds)}; CPU {cpu['off'] * 1e6:.2f} µs, "
+        f"{difference(cpu)}"
+    )
+
+
+def rank_main(spec: dict[str, Any]) -> dict[str, list[float]]:
+    """Returns the medians of the turns."""
     rank = int(os.environ["RANK"])
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0
@@ -69,7 +74,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, list[float]] | None:
             seconds, cpu_seconds = _turn(key, rank, spec["ranks"], state)
             turns[f"seconds_{state}"].append(seconds)
             turns[f"cpu_seconds_{state}"].append(cpu_seconds)
-    return turns if rank == 0 else None
+    return turns
 
 
 def _turn(store: Any, rank: int, ranks: int, state: str) -> tuple[float, float]:
@@ -90,20 +95,3 @@ def _turn(store: Any, rank: int, ranks: int, state: str) -> tuple[float, float]:
     cpu = (time.process_time() - cpu) / CALLS
     group.shutdown()
     return statistics.median(times) * 1e-9, cpu
-
-
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [sentence(row) for row in body["rows"]]
-
-
-def sentence(row: dict[str, Any]) -> str:
-    """The row for a person."""
-    time_of, cpu = row["seconds"], row["cpu_seconds"]
-    ranks = f"{row['ranks']} rank{'s' if row['ranks'] > 1 else ''}"
-    return (
-        f"{ranks}: {time_of['off'] * 1e6:.2f} µs without it, and with it "
-        f"{time_of['difference'] * 1e9:+.0f} ns ({time_of['low'] * 1e9:+.0f} to "
-        f"{time_of['high'] * 1e9:+.0f}); CPU {cpu['off'] * 1e6:.2f} µs, "
-        f"{cpu['difference'] * 1e9:+.0f} ns ({cpu['low'] * 1e9:+.0f} to {cpu['high'] * 1e9:+.0f})"
-    )

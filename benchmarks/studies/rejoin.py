@@ -8,6 +8,7 @@ undisturbed.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import os
@@ -25,8 +26,9 @@ import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import inference, report, study
-from benchmarks.studies.train.cadence import CADENCE_BY_LABEL, STREAMING
+from benchmarks.harness import inference, ranks, report
+from benchmarks.harness.arguments import option
+from benchmarks.studies.train.cadence import CADENCE_BY_LABEL, CADENCE_METHODS, STREAMING
 from benchmarks.studies.train.study import RANKS, RECIPES
 from benchmarks.studies.train.tasks import TASKS
 
@@ -34,28 +36,28 @@ VICTIM = RANKS - 1
 _TIMEOUT_S = 120.0  # of a meeting, and of a collective
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    labels = [label for label, method in CADENCE_BY_LABEL.items() if method.options is not None]
-    parser.add_argument("--method", choices=labels, default=STREAMING)
-    parser.add_argument("--seeds", type=int, default=5)
-    args = parser.parse_args(argv)
+OPTIONS = {
+    "method": option(
+        STREAMING, choices=[m.label for m in CADENCE_METHODS if m.options is not None]
+    ),
+    "seeds": 5,
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     if args.seeds < 2:
         raise ValueError(f"--seeds must be at least 2, got {args.seeds}")
     recipe = RECIPES["cadence-accuracy"]
     runs: list[dict[str, Any]] = []
-    console = report.console()
     for seed in range(args.seeds):
         for is_killed in (False, True):
             spec = {"method": args.method, "recipe": recipe, "seed": seed, "is_killed": is_killed}
             runs.append({"seed": seed, "is_killed": is_killed, **train_job(spec)})
-            console.print(f"seed {seed}: {_sentence(runs[-1])}", markup=False)
-    figures = compare(runs)
-    study.publish(args.out, {"method": args.method, "steps": recipe["steps"], **figures}, lines)
+            print(f"seed {seed}: {_sentence(runs[-1])}", flush=True)
+    return {"method": args.method, "steps": recipe["steps"], **compare(runs)}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     return [
         f"{body['method']}: the final loss differs by {body['difference']:+.4f} "
         f"({body['low']:+.4f} to {body['high']:+.4f}); the standard deviation of the seeds is "
@@ -88,7 +90,7 @@ def _sentence(run: dict[str, Any]) -> str:
 def train_job(spec: dict[str, Any]) -> dict[str, Any]:
     """One training by RANKS processes, or more if one of them is killed."""
     with tempfile.TemporaryDirectory(prefix="q7x2-rejoin-") as folder:
-        result: dict[str, Any] = study.run(__name__, {**spec, "folder": folder}, RANKS, apart=True)
+        result: dict[str, Any] = ranks.run(__name__, {**spec, "folder": folder}, RANKS, apart=True)
         return result
 
 
@@ -193,5 +195,5 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
 
 def _live(spec: dict[str, Any], life: int) -> int:
     given = json.dumps({**spec, "life": life})
-    program = [sys.executable, "-m", "benchmarks.harness.study", __name__, given, os.devnull]
+    program = [sys.executable, "-m", "benchmarks.harness.ranks", __name__, given, os.devnull]
     return subprocess.run(program, check=False).returncode

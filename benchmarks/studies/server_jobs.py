@@ -7,6 +7,7 @@ root.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -18,14 +19,8 @@ import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import arguments, report, study
-from benchmarks.harness.servers import (
-    add_arguments,
-    lab_with_servers,
-    open_store,
-    start_server,
-    stop_server,
-)
+from benchmarks.harness import ranks, report, servers
+from benchmarks.harness.arguments import chosen, option
 
 SERVED, ALONE = "server", "ranks alone"
 WAYS = (SERVED, ALONE)
@@ -33,61 +28,48 @@ JOBS = 2
 GOAL = 0.9
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    add_arguments(parser, hosts=4, servers=1, size="16M", rounds=5)
-    parser.add_argument("--memory", default="600K", help="of the server's slots")
-    parser.add_argument("--calls", type=int, default=4, help="of a turn")
-    args = parser.parse_args(argv)
-    spec = {
-        "ranks": args.hosts,
-        "bytes": arguments.parse_size(args.size),
-        **study.chosen(args, "memory", "calls", "rounds"),
-    }
+OPTIONS = {
+    **servers.options(hosts=4, servers=1, size="16M", rounds=5),
+    "memory": option("600K", "of the server's slots"),
+    "calls": option(4, "of a turn"),
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    spec = {"ranks": args.hosts, "bytes": args.size, **chosen(args, "memory", "calls", "rounds")}
     # The last host is the server's.
-    with lab_with_servers(JOBS * args.hosts, 1, args) as lab:
-        # Too few calls for q7x2 to settle on the fastest algorithm.
-        jobs = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
-    found = {"ways": sums_of(spec, jobs), "jobs": [job["server"] for job in jobs]}
-    body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
-    study.publish(args.out, body, lines)
-
-
-def sums_of(spec: dict[str, Any], jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Calls per second of both jobs together."""
+    with servers.lab_with_servers(JOBS * args.hosts, 1, args) as lab:
+        jobs = ranks.run(__name__, spec, lab=lab, env=ranks.UNREFINED)
     ways = {}
     for way in WAYS:
-        rates = [[spec["calls"] / seconds for seconds in job["seconds"][way]] for job in jobs]
-        sums = [sum(together) for together in zip(*rates, strict=True)]
+        rates = [[args.calls / seconds for seconds in job["seconds"][way]] for job in jobs]
+        sums = [sum(together) for together in zip(*rates, strict=True)]  # of both jobs
         ways[way] = {"calls_per_second": statistics.median(sums), "all": sums}
-    return ways
+    found = {"ways": ways, "jobs": [job["server"] for job in jobs]}
+    return {**spec, **chosen(args, "rate", "server_rate"), **found}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    rates = {way: figures["calls_per_second"] for way, figures in body["ways"].items()}
+    served, alone = (body["ways"][way]["calls_per_second"] for way in WAYS)
     each = " and ".join(
         f"{job['calls']} served, {job['declined']} declined" for job in body["jobs"]
     )
     return [
-        f"{JOBS} jobs, {report.size(body['bytes'])}: {rates[SERVED]:.2f} calls per second with a "
-        f"server of {body['memory']}, {rates[ALONE]:.2f} without; "
-        f"{rates[SERVED] / rates[ALONE]:.2f} x, goal {GOAL:.1f} x ({each})"
+        f"{JOBS} jobs, {report.size(body['bytes'])}: {served:.2f} calls per second with a "
+        f"server of {body['memory']}, {alone:.2f} without; "
+        f"{served / alone:.2f} x, goal {GOAL:.1f} x ({each})"
     ]
-
-
-# ---- one process --------------------------------------------------------------------------------
 
 
 def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Returns the figures of both jobs on the first rank of all."""
     rank = int(os.environ["RANK"])
     # All stores are on the first host: that of the processes, and one for each job.
-    own = [open_store(job, is_master=True) for job in range(JOBS + 1)] if rank == 0 else []
-    meeting = own[0] if own else open_store(is_master=False)
+    own = [servers.open_store(job) for job in range(JOBS + 1)] if rank == 0 else []
+    meeting = own[0] if own else servers.open_store()
     job = rank // spec["ranks"]
     if job < JOBS:
-        store = own[1 + job] if own else open_store(1 + job, is_master=False)
+        store = own[1 + job] if own else servers.open_store(1 + job)
         figures = train(spec, meeting, store)
         if rank % spec["ranks"] == 0:
             meeting.set(f"figures {job}", json.dumps(figures))
@@ -114,10 +96,10 @@ def serve(spec: dict[str, Any], meeting: Any) -> None:
     meeting.wait(["alone"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     jobs = [part for job in range(JOBS) for part in ("--job", f"{address}:{port + 1 + job}")]
-    pid = start_server([*jobs, "--memory", spec["memory"]], ready=JOBS)
+    pid = servers.start_server([*jobs, "--memory", spec["memory"]], ready=JOBS)
     meeting.set("ready", "")
     meeting.wait(["measured"])
-    stop_server(pid)
+    servers.stop_server(pid)
 
 
 def train(spec: dict[str, Any], meeting: Any, store: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ and every result is compared. It needs root.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -18,40 +19,29 @@ import q7x2
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import arguments, report, study
-from benchmarks.harness.servers import (
-    add_arguments,
-    lab_with_servers,
-    open_store,
-    start_named_server,
-    stop_server,
-)
+from benchmarks.harness import ranks, report, servers, timing
+from benchmarks.harness.arguments import chosen, option
 
 SERVED, ALONE = "servers", "ranks alone"
 GOAL = 1.6
 KILL_SIZES = (1_000, 100_000, 300_000)  # elements
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    add_arguments(parser, hosts=8, servers=2, size="16M", rounds=7)
-    parser.add_argument("--kills", type=int, default=100, help="servers that are killed")
-    args = parser.parse_args(argv)
-    spec = {
-        "ranks": args.hosts,
-        "bytes": arguments.parse_size(args.size),
-        **study.chosen(args, "servers", "rounds", "kills"),
-        "seed": random.randrange(10**6),
-    }
-    with lab_with_servers(args.hosts, args.servers, args) as lab:
-        # Too few calls for q7x2 to settle on the fastest algorithm.
-        found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
-    body = {**spec, **study.chosen(args, "rate", "server_rate"), **found}
-    study.publish(args.out, body, lines)
+OPTIONS = {
+    **servers.options(hosts=8, servers=2, size="16M", rounds=7),
+    "kills": option(100, "servers that are killed"),
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    spec = {"ranks": args.hosts, "bytes": args.size, "seed": random.randrange(10**6)}
+    spec |= chosen(args, "servers", "rounds", "kills")
+    with servers.lab_with_servers(args.hosts, args.servers, args) as lab:
+        found = ranks.run(__name__, spec, lab=lab, env=ranks.UNREFINED)
+    return {**spec, **chosen(args, "rate", "server_rate"), **found}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     ways = body["ways"]
     ratio = ways[ALONE]["seconds"] / ways[SERVED]["seconds"]
     each = "; ".join(
@@ -66,16 +56,12 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ---- one process --------------------------------------------------------------------------------
-
-
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the figures on rank 0."""
-    rank = int(os.environ["RANK"])
+    """Returns the figures of a rank that is none of a server."""
+    rank, store = int(os.environ["RANK"]), servers.open_store()
     if rank >= spec["ranks"]:
-        supervise(spec)
+        supervise(spec, store)
         return None
-    store = open_store(is_master=rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=spec["ranks"])
     alone = dist.new_group(backend="q7x2")
     store.set("begin", "")
@@ -85,11 +71,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     dist.barrier()
     store.set("end", "")
     dist.destroy_process_group()
-    return found if rank == 0 else None
-
-
-def _servers_of(group: Any) -> list[dict[str, Any]]:
-    return q7x2.describe(group).servers
+    return found
 
 
 def times(spec: dict[str, Any], served: Any, alone: Any) -> dict[str, Any]:
@@ -100,10 +82,10 @@ def times(spec: dict[str, Any], served: Any, alone: Any) -> dict[str, Any]:
         SERVED: lambda tensor: dist.all_reduce(tensor, group=served),
         ALONE: lambda tensor: dist.all_reduce(tensor, group=alone),
     }
-    ways, results = study.in_turns(calls, spec["rounds"], lambda _: given.clone())
+    ways, results = timing.in_turns(calls, spec["rounds"], lambda _: given.clone())
     if not torch.allclose(results[SERVED], results[ALONE], rtol=1e-4, atol=1e-5):
         raise ValueError("the sums differ")
-    return {"ways": ways, "served": _servers_of(served)[0]["calls"]}
+    return {"ways": ways, "served": q7x2.describe(served).servers[0]["calls"]}
 
 
 def kills(spec: dict[str, Any], store: Any) -> dict[str, Any]:
@@ -128,8 +110,7 @@ def kills(spec: dict[str, Any], store: Any) -> dict[str, Any]:
             over = torch.tensor([float(store.check([f"killed {round_}"]))])
             dist.broadcast(over, 0)
             is_over = bool(over.item())
-        servers = _servers_of(group)
-        calls_served += servers[0]["calls"] if servers else 0
+        calls_served += sum(each["calls"] for each in q7x2.describe(group).servers[:1])
         dist.destroy_process_group(group)
     total = torch.tensor([wrong])
     dist.all_reduce(total)
@@ -144,27 +125,26 @@ def kills(spec: dict[str, Any], store: Any) -> dict[str, Any]:
 # ---- servers ------------------------------------------------------------------------------------
 
 
-def supervise(spec: dict[str, Any]) -> None:
+def supervise(spec: dict[str, Any], store: Any) -> None:
     """Starts servers on this host, and kills those of the first host in the middle of calls."""
     own = int(os.environ["RANK"]) - spec["ranks"]
-    store = open_store(is_master=os.environ["RANK"] == "0")
     store.wait(["begin"])
-    server = start_named_server(f"s{own}")
+    server = servers.start_named_server(f"s{own}")
     store.set(f"ready 0 {own}", "")
     if own == 0:
         rng = random.Random(spec["seed"])
         for round_ in range(1, spec["kills"] + 1):
             store.wait([f"begin {round_}"])
             if round_ == 1:
-                stop_server(server)
-            server = start_named_server("victim")
+                servers.stop_server(server)
+            server = servers.start_named_server("victim")
             store.set(f"ready {round_} 0", "")
             store.wait([f"calls {round_}"])
             time.sleep(rng.uniform(0, 0.5))
-            stop_server(server, signal.SIGKILL)
+            servers.stop_server(server, signal.SIGKILL)
             store.set(f"killed {round_}", "")
     elif spec["kills"]:
         store.wait(["begin 1"])
-        stop_server(server)
+        servers.stop_server(server)
     store.wait(["end"])
-    stop_server(server)
+    servers.stop_server(server)

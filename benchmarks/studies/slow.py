@@ -7,6 +7,7 @@ is that of the shared weights on data that no rank has seen.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.harness import study
+from benchmarks.harness import ranks
+from benchmarks.harness.arguments import chosen, option
 
 METHODS: dict[str, dict[str, Any] | None] = {
     "DiLoCo": None,
@@ -26,23 +28,22 @@ METHODS: dict[str, dict[str, Any] | None] = {
 STEP_SECONDS = 0.02  # of a fast rank's inner step, at least
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--times", type=float, default=3.0, help="how much slower rank 1 is")
-    parser.add_argument("--every", type=int, default=20, help="inner steps per outer step")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each method")
-    args = parser.parse_args(argv)
+OPTIONS = {
+    "ranks": 4,
+    "times": option(3.0, "how much slower rank 1 is"),
+    "every": option(20, "inner steps per outer step"),
+    "seconds": option(60.0, "of each method"),
+}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     if args.ranks < 3 or args.times < 1:
         raise ValueError("--ranks must be at least 3, and --times at least 1")
-    spec = study.chosen(args, "ranks", "times", "every", "seconds")
-    seconds = len(METHODS) * args.seconds + 300
-    figures = study.run(__name__, spec, args.ranks, timeout_s=seconds)
-    study.publish(args.out, {**spec, "methods": figures}, lines)
+    spec, timeout_s = chosen(args, *OPTIONS), len(METHODS) * args.seconds + 300
+    return {**spec, "methods": ranks.run(__name__, spec, args.ranks, timeout_s=timeout_s)}
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
     return [
         f"{method:17} {each['outer_steps'] / each['seconds']:.2f} outer steps per second, loss "
         f"{each['loss']:.4f} after {each['seconds']:.1f} s"
@@ -50,14 +51,10 @@ def lines(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the figures of each method on rank 0."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures of each method."""
     dist.init_process_group("q7x2")
-    figures = {method: train(spec, options) for method, options in METHODS.items()}
-    return figures if dist.get_rank() == 0 else None
+    return {method: train(spec, options) for method, options in METHODS.items()}
 
 
 def train(spec: dict[str, Any], options: dict[str, Any] | None) -> dict[str, Any]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import ROOT, study
+from benchmarks.harness import ROOT, ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
 from benchmarks.harness.lab import Lab, Topology
 
 GOAL = 1.05
@@ -28,26 +30,17 @@ _STRANGER, _ELSEWHERE = 2, 3
 _HELD = 200  # connections to each port
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--turns", type=int, default=6, help="of each phase")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
-    args = parser.parse_args(argv)
-    study.publish(args.out, {"rows": [measure(args)]}, lines)
+OPTIONS = {"turns": option(6, "of each phase"), "seconds": option(3.0, "of each turn")}
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Seconds of steps, and processor seconds of rank 0 per second, by phase."""
     with Lab(Topology(hosts=4, rate="1gbit")) as lab:
         stranger = _Stranger(lab, args.seconds)
-        found: dict[str, Any] = study.run(
-            __name__,
-            study.chosen(args, "turns", "seconds"),
-            lab=lab,
-            timeout_s=len(PHASES) * args.turns * args.seconds * 3 + 120,
-            on_line=stranger.hears,
-        )
-    return {**found, "ports": stranger.ports, "held": stranger.held}
+        timeout_s = len(PHASES) * args.turns * args.seconds * 3 + 120
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "on_line": stranger.hears}
+        found = ranks.run(__name__, chosen(args, *OPTIONS), lab=lab, **limits)
+    yield {**found, "ports": stranger.ports, "held": stranger.held}
 
 
 class _Stranger:
@@ -94,36 +87,17 @@ class _Stranger:
         )
 
 
-def ratios(row: dict[str, Any]) -> dict[str, float]:
-    """How much longer a step takes, and that of a flood without what the flood itself takes."""
+def row_lines(row: dict[str, Any]) -> Iterator[str]:
+    """A step beside one without a stranger; that of a flood without what the flood itself takes."""
     steps = {phase: median(times) for phase, times in row["steps"].items()}
-    return {
-        "held": steps["held"] / steps["alone"],
-        "flood": steps["flood"] / steps["flood elsewhere"],
-    }
-
-
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    (row,) = body["rows"]
-    return [
-        *(
-            f"{phase}: {1e3 * median(times):.2f} ms per step, {row['cpu'][phase]:.3f} processors"
-            for phase, times in row["steps"].items()
-        ),
-        *(
-            f"{what}: {each:.3f} x, {'met' if each <= GOAL else 'NOT met'}"
-            for what, each in ratios(row).items()
-        ),
-    ]
-
-
-# ---- one rank -----------------------------------------------------------------------------------
+    for phase, seconds in steps.items():
+        yield f"{phase}: {1e3 * seconds:.2f} ms per step, {row['cpu'][phase]:.3f} processors"
+    for phase, beside in (("held", "alone"), ("flood", "flood elsewhere")):
+        ratio = steps[phase] / steps[beside]
+        yield f"{phase}: {ratio:.3f} x, {report.verdict(ratio <= GOAL)}"
 
 
 def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    import os
-
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -158,9 +132,9 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
             print("phase", phase, flush=True)
         time.sleep(0.5)  # until the attack is under way
         used, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-        steps[phase] += study.timed_for(spec["seconds"] - 1, step, at_once=10)
+        steps[phase] += timing.timed_for(spec["seconds"] - 1, step, at_once=10)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu[phase] += after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
         wall[phase] += time.monotonic() - begin
     shares = {phase: cpu[phase] / wall[phase] for phase in PHASES}
-    return {"steps": steps, "cpu": shares} if dist.get_rank() == 0 else None
+    return {"steps": steps, "cpu": shares}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from rich.console import Console
 
-from benchmarks.harness import arguments, facts, launch, openmpi, report, study
+from benchmarks.harness import arguments, facts, launch, openmpi, report
+from benchmarks.harness.arguments import option
 from benchmarks.harness.backends import OPENMPI
 from benchmarks.harness.lab import Topology
 from benchmarks.harness.lab import unavailable as lab_unavailable
@@ -44,72 +45,64 @@ _STYLE = {
 }
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument(
-        "--parts",
+OPTIONS = {
+    "parts": option(
+        ",".join(TITLES),
+        f"comma-separated, of {', '.join(TITLES)}; other parts of --out stay as they are",
         type=arguments.names,
-        default=tuple(TITLES),
-        help=f"comma-separated, of {', '.join(TITLES)}; other parts of --out stay as they are",
-    )
-    parser.add_argument("--sizes", type=arguments.sizes, default=SIZES, help="bytes, with K, M, G")
-    parser.add_argument("--blocks", type=int, default=7, help="turns of each backend")
-    parser.add_argument("--block-seconds", type=float, default=0.1, help="length of a turn")
-    args = parser.parse_args(argv)
+    ),
+    "sizes": option(SIZES, "bytes, with K, M, G", type=arguments.sizes),
+    "blocks": option(7, "turns of each backend"),
+    "block_seconds": option(0.1, "length of a turn"),
+}
+
+
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if unknown := set(args.parts) - set(TITLES):
         raise ValueError(f"no part {', '.join(sorted(unknown))}; there are {', '.join(TITLES)}")
-
+    earlier = json.loads(args.out.read_text())["parts"] if args.out.exists() else []
+    parts = {part["name"]: part for part in earlier}
     console = report.console()
-    machine = facts.collect()
-    report.print_facts(console, machine)
     for name in args.parts:
         if name == FOUR_HOSTS and (problem := lab_unavailable()):
             console.print(f"[yellow]{name}: not measured: {problem}[/yellow]")
             continue
-        job = _job(console, name, args)
-        with console.status(name):
-            cells = launch.run(job, lambda cell: console.print(f"measured {cell} B", style="dim"))
+        machine, job = facts.collect(), _job(console, name, args)
+        cells = launch.run(job, lambda cell: console.print(f"measured {cell} B", style="dim"))
         report.print_cells(console, TITLES[name], cells, job.topology)
-        # After each part: a run that is stopped keeps what it has measured.
         rate = bits_per_second(job.topology.rate) / 8 if job.topology else None
-        part = {"name": name, "machine": machine, "link_bytes_per_second": rate, "cells": cells}
-        _keep(args.out, machine, part)
-    if not args.out.exists():
-        return
-    picture = args.out.with_suffix(".png")
-    draw(picture, json.loads(args.out.read_text())["parts"], TITLES)
-    console.print(f"written: {args.out}, {picture}")
+        facts_of = {"name": name, "machine": machine, "link_bytes_per_second": rate}
+        parts[name] = {**facts_of, "cells": cells}
+        yield {"parts": [parts[each] for each in TITLES if each in parts]}
+
+
+def lines(_: Mapping[str, Any]) -> list[str]:
+    return []  # each part has printed its table
+
+
+def write_more(out: Path, results: dict[str, Any]) -> None:
+    """The picture."""
+    draw(out.with_suffix(".png"), results["parts"], TITLES)
 
 
 def _job(console: Console, name: str, args: argparse.Namespace) -> launch.Job:
-    backends: tuple[str, ...] = ("q7x2", "gloo")
-    installation = None
-    if name == ONE_HOST:
-        if problem := openmpi.unavailable():
-            console.print(f"[yellow]Open MPI is left out: {problem}[/yellow]")
-        else:
-            installation = openmpi.installations()[0]
-            backends = (*backends, OPENMPI)
-            console.print(f"Open MPI {installation.version} ({installation.mpirun})")
-    return launch.Job(
-        ops=("all_reduce",),
-        sizes=args.sizes,
-        backends=backends,
-        ranks=2 if name == ONE_HOST else 4,
-        blocks=args.blocks,
-        block_seconds=args.block_seconds,
-        topology=None if name == ONE_HOST else Topology(hosts=4, rate="1gbit"),
-        openmpi=installation,
-    )
-
-
-def _keep(file: Path, machine: dict[str, Any], part: dict[str, Any]) -> None:
-    """Writes `part` into `file`, in which the other parts stay."""
-    parts = {part["name"]: part}
-    if file.exists():
-        kept = json.loads(file.read_text())["parts"]
-        parts = {each["name"]: each for each in kept} | parts
-    report.write_json(file, machine, {"parts": [parts[name] for name in TITLES if name in parts]})
+    common: dict[str, Any] = {
+        "ops": ("all_reduce",),
+        "sizes": args.sizes,
+        "blocks": args.blocks,
+        "block_seconds": args.block_seconds,
+    }
+    backends = ("q7x2", "gloo")
+    if name == FOUR_HOSTS:
+        topology = Topology(hosts=4, rate="1gbit")
+        return launch.Job(**common, backends=backends, ranks=4, topology=topology)
+    mpi = None
+    if problem := openmpi.unavailable():
+        console.print(f"[yellow]Open MPI is left out: {problem}[/yellow]")
+    else:
+        mpi, backends = openmpi.installations()[0], (*backends, OPENMPI)
+        console.print(f"Open MPI {mpi.version} ({mpi.mpirun})")
+    return launch.Job(**common, backends=backends, ranks=2, openmpi=mpi)
 
 
 # ---- the picture ---------------------------------------------------------------------------------

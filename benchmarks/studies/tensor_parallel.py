@@ -8,7 +8,9 @@ RowwiseParallel over q7x2 and over Gloo. It needs root.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import argparse
+import itertools
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,50 +26,42 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from benchmarks.harness import arguments, report, study
-from benchmarks.harness.lab import Lab, Topology
+from benchmarks.harness import arguments, ranks, report, timing
+from benchmarks.harness.arguments import chosen, option
+from benchmarks.harness.lab import Topology
 
 OURS, PLAIN, GLOO = "overlap, q7x2", "no overlap, q7x2", "no overlap, gloo"
 WAYS = (OURS, PLAIN, GLOO)
 GOAL = 1.2  # times as fast as `PLAIN`
 
 
-def main(argv: list[str]) -> None:
-    parser = study.parser(__name__, __doc__)
-    parser.add_argument("--ranks", default="2,4", help="numbers of virtual hosts")
-    parser.add_argument(
-        "--rates", default="100mbit,200mbit", help="of each host's NIC, as tc spells them"
-    )
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--sequence", type=int, default=512, help="rows, of all ranks together")
-    parser.add_argument("--width", type=int, default=1024, help="features between the layers")
-    parser.add_argument("--hidden", type=int, default=4096, help="features inside a layer")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--chunks", type=int, help="per shard; default: each layer chooses")
-    parser.add_argument("--rounds", type=int, default=7)
-    args = parser.parse_args(argv)
-    sizes = [int(each) for each in arguments.names(args.ranks)]
-    names = ("batch", "sequence", "width", "hidden", "layers", "dtype", "chunks", "rounds")
-    spec = study.chosen(args, *names)
-    cases = [measure(ranks, rate, spec) for rate in arguments.names(args.rates) for ranks in sizes]
-    study.publish(args.out, {**spec, "goal": GOAL, "cases": cases}, lines)
+OPTIONS = {
+    "ranks": option("2,4", "numbers of virtual hosts", type=arguments.rank_counts),
+    "rates": option(
+        "100mbit,200mbit", "of each host's NIC, as tc spells them", type=arguments.names
+    ),
+    "batch": 1,
+    "sequence": option(512, "rows, of all ranks together"),
+    "width": option(1024, "features between the layers"),
+    "hidden": option(4096, "features inside a layer"),
+    "layers": 2,
+    "dtype": option("float32", choices=("float32", "bfloat16")),
+    "chunks": option(None, "per shard; default: each layer chooses", type=int),
+    "rounds": 7,
+}
 
 
-def measure(ranks: int, rate: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one number of ranks."""
-    with Lab(Topology(hosts=ranks, rate=rate)) as lab:
-        # Too few calls to refine a choice.
-        found = study.run(__name__, spec, lab=lab, env={"Q7X2_REFINE": "0"})
-    return {"rate": rate, **found}
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    spec = chosen(args, *OPTIONS)
+    cases = []
+    for rate, count in itertools.product(spec.pop("rates"), spec.pop("ranks")):
+        topology = Topology(hosts=count, rate=rate)
+        found = ranks.run(__name__, spec, topology=topology, env=ranks.UNREFINED)
+        cases.append({"rate": rate, **found})
+    return {**spec, "goal": GOAL, "cases": cases}
 
 
-def lines(body: Mapping[str, Any]) -> list[str]:
-    """For a person."""
-    return [line for case in body["cases"] for line in _lines(case)]
-
-
-def _lines(case: dict[str, Any]) -> Iterator[str]:
+def row_lines(case: dict[str, Any]) -> Iterator[str]:
     """The times of all ways of a case, and what the goal is."""
     ways = case["ways"]
     ratio = ways[PLAIN]["seconds"] / ways[OURS]["seconds"]
@@ -85,11 +79,8 @@ def _lines(case: dict[str, Any]) -> Iterator[str]:
         )
 
 
-# ---- one rank -----------------------------------------------------------------------------------
-
-
-def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the figures on rank 0."""
+def rank_main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the figures."""
     dist.init_process_group("gloo")
     meshes = {
         name: DeviceMesh.from_group(dist.new_group(backend=name), "cpu")
@@ -116,7 +107,7 @@ def rank_main(spec: dict[str, Any]) -> dict[str, Any] | None:
     )
     seconds = sum(overlap.seconds for overlap in overlaps)
     case["waited"] = sum(overlap.waited_seconds for overlap in overlaps) / seconds
-    return case if rank == 0 else None
+    return case
 
 
 def made(spec: dict[str, Any], mesh: Any, overlap: bool) -> Any:
@@ -152,7 +143,7 @@ def compare(models: dict[str, Any], x: Any, rounds: int) -> dict[str, Any]:
         outputs[name] = y.detach()
         y.backward(outputs[name])
 
-    ways, inputs = study.in_turns({name: partial(step, name) for name in WAYS}, rounds, given)
+    ways, inputs = timing.in_turns({name: partial(step, name) for name in WAYS}, rounds, given)
     for name in WAYS:
         pairs = ((outputs[name], outputs[GLOO]), (inputs[name].grad, inputs[GLOO].grad))
         for mine, other in pairs:

@@ -1,6 +1,3 @@
-// Where the elements of the calls of a launch are (executor/residence/residence.h). It is decided
-// once, before their regions have addresses.
-//
 // Uncompressed calls on tensors of a device may be direct: their messages are memory of devices.
 // All ranks of a call must say the same. So that follows from the group, the device and the kind of
 // the call alone. Where this rank's own elements are, it decides by itself: on the device, unless
@@ -10,12 +7,13 @@
 // by itself. The device needs kernels (kernels/cuda/codec_kernels.h), and a Plan that only sends
 // messages. If this rank does not know its Plan yet, because rank 0 announces it ahead of the call,
 // the elements stay on the device, and the residence degrades if that Plan does not run there.
+#include "backend/choose_residence.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backend/process_group.h"
 #include "backend/resident_tensors.h"
 #include "backend/work_stream.h"
 #include "device/accelerators.h"
@@ -38,11 +36,10 @@ bool are_apart_on_device(const std::vector<TensorCall>& calls, const void* own) 
   return can_stay(read, written, own);
 }
 
-}  // namespace
-
-bool ProcessGroupQ7x2::goes_directly(const std::vector<TensorCall>& calls,
-                                     const c10::Device& device) const {
-  const DevicePathOfGroup& path = group_->links().device_path();
+/// Whether UCX gets memory of `device` in such calls. All ranks say the same. Throws c10::Error if
+/// it must, and cannot.
+bool goes_directly(const std::vector<TensorCall>& calls, Group& group, const c10::Device& device) {
+  const DevicePathOfGroup& path = group.links().device_path();
   TORCH_CHECK(path.obstacle.empty(), "q7x2: device_path='direct': ", path.obstacle);
   const std::string type = type_of(device);
   if (!path.is_direct || memory_of_device(type) != MemoryKind::kCuda) return false;
@@ -53,28 +50,32 @@ bool ProcessGroupQ7x2::goes_directly(const std::vector<TensorCall>& calls,
   });
 }
 
-bool ProcessGroupQ7x2::is_staged_by_plan(const CollectiveCall& call, bool has_errors) const {
-  const std::shared_ptr<PlanCache::Entry> entry = plans_->open(shape_of(call));
+/// Whether this rank knows the call's Plan, and no device runs it.
+bool is_staged_by_plan(const CollectiveCall& call, PlanCache& plans, bool has_errors) {
+  const std::shared_ptr<PlanCache::Entry> entry = plans.open(shape_of(call));
   if (!entry->is_settled()) return false;
   const Plan& plan = *entry->choice().plan;
   return !runs_on_device(plan, *call.coding.codec, call.dtype, has_errors) &&
          !selects_on_device(plan, *call.coding.codec, call.dtype);
 }
 
-ProcessGroupQ7x2::MakeResidence ProcessGroupQ7x2::choose_residence(std::vector<TensorCall>& calls) {
+}  // namespace
+
+MakeResidence choose_residence(std::vector<TensorCall>& calls, Group& group, PlanCache& plans,
+                               const DeviceLanes& lanes) {
   const c10::Device device = calls[0].any_tensor().device();
   if (device.is_cpu()) return nullptr;
   const CodecKernels* const kernels = codec_kernels(type_of(device));
   const auto resident = [&] {
     const WorkStreams streams = work_streams(device);
-    return ResidentDevice{streams.to_host, streams.to_device, kernels, lanes_.traffic()};
+    return ResidentDevice{streams.to_host, streams.to_device, kernels, lanes.traffic()};
   };
   using Inputs = std::shared_ptr<InputLatch>;
 
   if (std::ranges::none_of(calls, [](const TensorCall& each) { return bool(each.call.coding); })) {
-    const bool is_direct = goes_directly(calls, device);
+    const bool is_direct = goes_directly(calls, group, device);
     for (TensorCall& each : calls) each.call.is_direct = is_direct;
-    const void* const own = calls.size() == 1 ? calls[0].part_of(rank_) : nullptr;
+    const void* const own = calls.size() == 1 ? calls[0].part_of(group.rank()) : nullptr;
     if (!is_direct || !are_apart_on_device(calls, own)) return nullptr;
     return [to = resident()](Inputs inputs) -> std::unique_ptr<Residence> {
       return std::make_unique<Direct>(std::move(inputs), to);
@@ -87,7 +88,7 @@ ProcessGroupQ7x2::MakeResidence ProcessGroupQ7x2::choose_residence(std::vector<T
   }
   const bool codes = has_kernels_for(*call.coding.codec, call.dtype);
   if (!codes && !has_selection_for(*call.coding.codec, call.dtype)) return nullptr;
-  if (is_staged_by_plan(call, calls[0].has_errors())) return nullptr;
+  if (is_staged_by_plan(call, plans, calls[0].has_errors())) return nullptr;
   return [to = resident(), codes](Inputs inputs) -> std::unique_ptr<Residence> {
     if (codes) return std::make_unique<DeviceCoded>(std::move(inputs), to);
     return std::make_unique<Selected>(std::move(inputs), to);

@@ -3,14 +3,14 @@
 #include <utility>
 
 #include "backend/argument_checks.h"
+#include "backend/collectives.h"
 #include "backend/plain_tensors.h"
-#include "backend/process_group.h"
 #include "executor/collective/plan_call.h"
 #include "kernels/codec/random.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/reduce.h"
 
-namespace q7x2 {
+namespace q7x2::collectives {
 
 using c10d::OpType;
 
@@ -26,34 +26,21 @@ constexpr const char* kExact = "fp32";
 constexpr std::array kCandidates = {"bf16", "fp16", "fp8_e4m3", "int8",   "int6",
                                     "int4", "int3", "int2",     "onebit", "topk:0.01"};
 
-}  // namespace
-
-std::shared_ptr<const Codec> ProcessGroupQ7x2::codec(const std::string& name) {
-  const std::lock_guard lock(codecs_mutex_);
-  std::shared_ptr<const Codec>& codec = codecs_[name];
-  if (codec == nullptr) {
-    try {
-      codec = Codec::make(name);
-    } catch (const Error& error) {
-      codecs_.erase(name);
-      std::rethrow_exception(to_exception(error));
-    }
-  }
-  return codec;
+bool adds_integers(GroupCalls& group, const CodedOptions& opts) {
+  return opts.codec != kNone && opts.codec != kAuto &&
+         group.codecs().get(opts.codec)->traits().linear;
 }
 
-bool ProcessGroupQ7x2::adds_integers(const CodedOptions& opts) {
-  return opts.codec != kNone && opts.codec != kAuto && codec(opts.codec)->traits().linear;
-}
-
-void ProcessGroupQ7x2::check_not_balanced(const Complain& fn, const CodedOptions& opts) {
-  require(fn, opts.codec == kNone || opts.codec == kAuto || !codec(opts.codec)->spec().balanced,
+void check_not_balanced(const Complain& fn, GroupCalls& group, const CodedOptions& opts) {
+  require(fn,
+          opts.codec == kNone || opts.codec == kAuto ||
+              !group.codecs().get(opts.codec)->spec().balanced,
           "codec '" + opts.codec + "' balances the parts of an all_reduce, and those of this " +
               "collective are given: expected one without ':balanced'");
 }
 
-void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
-                                   const CodedOptions& opts) const {
+/// What all compressed collectives have in common; `inputs` are what is encoded.
+void check_coded(const Complain& fn, const Tensors& inputs, const CodedOptions& opts) {
   require(fn, !inputs.empty(), "requires non-empty tensor list");
   check_dense(fn, inputs);
   for (const at::Tensor& input : inputs) {
@@ -81,16 +68,17 @@ void ProcessGroupQ7x2::check_coded(const Complain& fn, const Tensors& inputs,
   }
 }
 
-std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall call,
-                                                              double max_error) {
+/// Null where sending as it is takes the least time.
+std::shared_ptr<const Codec> cheapest_codec(GroupCalls& group, CollectiveCall call,
+                                            double max_error) {
   call.algorithms = algorithms_of_thread();  // as the call itself will have them
   call.coding.codec = nullptr;
   std::shared_ptr<const Codec> best;
-  double least = planner_->choose(shape_of(call)).seconds;
+  double least = group.planner().choose(shape_of(call)).seconds;
   for (const char* name : kCandidates) {
-    call.coding.codec = codec(name);
+    call.coding.codec = group.codecs().get(name);
     if (call.coding.codec->normal_error() > max_error) continue;
-    const double seconds = planner_->choose(shape_of(call)).seconds;
+    const double seconds = group.planner().choose(shape_of(call)).seconds;
     if (seconds < least) {
       least = seconds;
       best = call.coding.codec;
@@ -99,31 +87,33 @@ std::shared_ptr<const Codec> ProcessGroupQ7x2::cheapest_codec(CollectiveCall cal
   return best;
 }
 
-std::shared_ptr<const Codec> ProcessGroupQ7x2::codec_of(const CollectiveCall& call,
-                                                        const CodedOptions& opts) {
+/// What compresses the messages of a call; null: they are sent as they are.
+std::shared_ptr<const Codec> codec_of(GroupCalls& group, const CollectiveCall& call,
+                                      const CodedOptions& opts) {
   std::shared_ptr<const Codec> chosen;
   if (opts.codec == kAuto) {
-    chosen = cheapest_codec(call, opts.max_error);
+    chosen = cheapest_codec(group, call, opts.max_error);
   } else if (opts.codec != kNone) {
-    chosen = codec(opts.codec);
+    chosen = group.codecs().get(opts.codec);
   }
   if (chosen == nullptr && (!opts.errors.empty() || opts.refuses_nonfinite)) {
-    chosen = codec(kExact);
+    chosen = group.codecs().get(kExact);
   }
   return chosen;
 }
 
-void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size_t index,
-                                  uint64_t step) {
-  TensorCall& each = launch.calls.back();
+/// Says how the call that was added last, of tensor `index`, is compressed, if it is.
+void add_coding(GroupCalls& group, CallBuilder& call, const CodedOptions& opts, size_t index,
+                uint64_t step) {
+  TensorCall& each = call.calls.back();
   Coding& coding = each.call.coding;
   coding.edges = opts.edges;
-  coding.codec = codec_of(each.call, opts);
+  coding.codec = codec_of(group, each.call, opts);
   if (coding.codec == nullptr) {
     return;
   }
   coding.keys.shared = mix_keys(mix_keys(opts.seed, step), index);
-  coding.keys.rounding = mix_keys(coding.keys.shared, static_cast<uint64_t>(rank_));
+  coding.keys.rounding = mix_keys(coding.keys.shared, static_cast<uint64_t>(group.rank()));
   coding.refuses_nonfinite = opts.refuses_nonfinite;
   if (!opts.errors.empty()) {
     TORCH_CHECK(coding.codec->traits().keeps_error, "q7x2: codec '", coding.codec->name(),
@@ -132,84 +122,86 @@ void ProcessGroupQ7x2::add_coding(Launch& launch, const CodedOptions& opts, size
   }
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_reduce(Tensors& tensors,
-                                                                  const CodedOptions& opts) {
-  if (opts.codec == kBlocks) return block_all_reduce(tensors, opts);
-  const Complain fn = enter("coded_all_reduce");
+}  // namespace
+
+WorkPointer coded_all_reduce(GroupCalls& group, Tensors& tensors, const CodedOptions& opts) {
+  if (opts.codec == kBlocks) return block_all_reduce(group, tensors, opts);
+  const Complain fn = group.enter("coded_all_reduce");
   check_coded(fn, tensors, opts);
-  const uint64_t step = opts.step.value_or(coded_calls_++);
-  const Reduction reduction(opts.op, size_);
-  Launch call{OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors}, opts.timeout,
-              opts.async_op};
-  if (adds_integers(opts)) {
-    return add_integers(std::move(call), tensors, tensors, opts, step);
+  const uint64_t step = opts.step.value_or(group.next_coded_call());
+  const Reduction reduction(opts.op, group.size());
+  CallBuilder call{group.size(), OpType::ALLREDUCE, "q7x2:coded_all_reduce", tensors, {tensors},
+                   opts.timeout, opts.async_op};
+  if (adds_integers(group, opts)) {
+    return add_integers(group, std::move(call), tensors, tensors, opts, step);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    add_all_reduce(call, tensors[i], reduction);
-    add_coding(call, opts, i, step);
+    call.add_all_reduce(tensors[i], reduction);
+    add_coding(group, call, opts, i, step);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_reduce_scatter(Tensors& outputs,
-                                                                      Tensors& inputs,
-                                                                      const CodedOptions& opts) {
-  const Complain fn = enter("coded_reduce_scatter");
+WorkPointer coded_reduce_scatter(GroupCalls& group, Tensors& outputs, Tensors& inputs,
+                                 const CodedOptions& opts) {
+  const Complain fn = group.enter("coded_reduce_scatter");
   check_coded(fn, inputs, opts);
-  check_not_balanced(fn, opts);
+  check_not_balanced(fn, group, opts);
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
-  const uint64_t step = opts.step.value_or(coded_calls_++);
-  const Reduction reduction(opts.op, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:coded_reduce_scatter", inputs, {outputs}, opts.timeout,
-              opts.async_op};
+  const uint64_t step = opts.step.value_or(group.next_coded_call());
+  const Reduction reduction(opts.op, group.size());
+  CallBuilder call{
+      group.size(), OpType::REDUCE_SCATTER, "q7x2:coded_reduce_scatter", inputs, {outputs},
+      opts.timeout, opts.async_op};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
-    require(fn, inputs[i].numel() == outputs[i].numel() * size_,
+    require(fn, inputs[i].numel() == outputs[i].numel() * group.size(),
             c10::str("input ", i, " must have world size times the elements of its output: ",
-                     outputs[i].numel() * size_, ", got ", inputs[i].numel()));
+                     outputs[i].numel() * group.size(), ", got ", inputs[i].numel()));
   }
-  if (adds_integers(opts)) {
-    return add_integers(std::move(call), outputs, inputs, opts, step);
+  if (adds_integers(group, opts)) {
+    return add_integers(group, std::move(call), outputs, inputs, opts, step);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    add_reduce_scatter(call, outputs[i], {inputs[i]}, reduction);
-    add_coding(call, opts, i, step);
+    call.add_reduce_scatter(outputs[i], {inputs[i]}, reduction);
+    add_coding(group, call, opts, i, step);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::coded_all_gather(Tensors& outputs, Tensors& inputs,
-                                                                  const CodedOptions& opts) {
-  const Complain fn = enter("coded_all_gather");
+WorkPointer coded_all_gather(GroupCalls& group, Tensors& outputs, Tensors& inputs,
+                             const CodedOptions& opts) {
+  const Complain fn = group.enter("coded_all_gather");
   check_coded(fn, inputs, opts);
-  check_not_balanced(fn, opts);
-  require(fn, !adds_integers(opts),
+  check_not_balanced(fn, group, opts);
+  require(fn, !adds_integers(group, opts),
           "codec '" + opts.codec + "' adds integers: it is for all_reduce and reduce_scatter, " +
               "expected one such as int8");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
-  const uint64_t step = opts.step.value_or(coded_calls_++);
-  Launch call{OpType::_ALLGATHER_BASE,
-              "q7x2:coded_all_gather",
-              inputs,
-              {outputs},
-              opts.timeout,
-              opts.async_op};
+  const uint64_t step = opts.step.value_or(group.next_coded_call());
+  CallBuilder call{group.size(),
+                   OpType::_ALLGATHER_BASE,
+                   "q7x2:coded_all_gather",
+                   inputs,
+                   {outputs},
+                   opts.timeout,
+                   opts.async_op};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
-    require(fn, outputs[i].numel() == inputs[i].numel() * size_,
+    require(fn, outputs[i].numel() == inputs[i].numel() * group.size(),
             c10::str("output ", i, " must have world size times the elements of its input: ",
-                     inputs[i].numel() * size_, ", got ", outputs[i].numel()));
+                     inputs[i].numel() * group.size(), ", got ", outputs[i].numel()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    add_into_tensor(call, outputs[i], inputs[i]);
+    call.add_into_tensor(outputs[i], inputs[i]);
     call.calls.back().call.dtype = reducible_dtype(inputs[i]);
-    add_coding(call, opts, i, step);
+    add_coding(group, call, opts, i, step);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-}  // namespace q7x2
+}  // namespace q7x2::collectives

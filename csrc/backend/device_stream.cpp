@@ -7,14 +7,11 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "backend/supported_device.h"
 #include "backend/work_stream.h"
 
 namespace q7x2 {
 namespace {
-
-std::string name_of(const c10::Device& device) {
-  return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
-}
 
 c10::Stream of_normal_priority(const c10::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
@@ -37,18 +34,6 @@ auto new_gate(const Make& make) {
 }
 
 }  // namespace
-
-void check_device(const c10::Device& device) {
-  TORCH_CHECK(device.is_cpu() || stream_calls(name_of(device)) != nullptr,
-              "q7x2: invalid tensor device: expected cpu, cuda, or an accelerator that "
-              "q7x2.register_accelerator was called for, got ",
-              device);
-}
-
-const StreamCalls& calls_of(const c10::Device& device) {
-  check_device(device);
-  return *stream_calls(name_of(device));
-}
 
 DeviceLanes::Lane DeviceLanes::lane(c10::Device device, int peer) {
   const std::lock_guard lock(mutex_);

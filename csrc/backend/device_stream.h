@@ -32,14 +32,9 @@
 #include "device/gate.h"
 #include "device/output_gate.h"
 #include "device/strips.h"
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2 {
-
-/// Throws c10::Error unless `device` is the CPU or an accelerator that q7x2 takes tensors of.
-void check_device(const c10::Device& device);
-/// Of an accelerator. Throws as `check_device`.
-const StreamCalls& calls_of(const c10::Device& device);
 
 /// The streams of a group's calls. Those of one lane open their gates in any order but pass them in
 /// the order of the calls: collectives share a lane, and so do the messages of one peer.

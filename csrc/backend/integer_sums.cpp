@@ -1,5 +1,7 @@
 // Compressed reductions with codecs whose integers add (kernels/codec/sum_int.h): ranks agree on
 // the scales, by a maximum over each group of elements, and then add integers with any dense Plan.
+// The all-reduce of the maxima is a prerequisite of that of the integers, which are derived from
+// its result (executor/collective/derived_input.h).
 //
 // An all-reduce has one region; a reduce-scatter as many as there are ranks, each of which begins
 // with a group of its own, so that its owner knows all its scales.
@@ -10,13 +12,14 @@
 // A device with kernels makes the integers, and reads their sums: only maxima and integers pass to
 // the host and back, in the order of streams. It has no rotation of this kind, so the host makes
 // those.
+#include <algorithm>
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "backend/argument_checks.h"
-#include "backend/process_group.h"
+#include "backend/collectives.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/random.h"
 #include "kernels/codec/sum_int.h"
@@ -24,12 +27,13 @@
 #include "kernels/codec/value_elements.h"
 #include "kernels/cuda/codec_kernels.h"
 
-namespace q7x2 {
+namespace q7x2::collectives {
 namespace {
 
 /// One tensor on its way.
 struct Addition {
-  at::Tensor floats;  // fp32, where the integers are made; this and the next: regions x elements
+  at::Tensor floats;  // fp32, where the integers are made; this and the next:
+                      // regions x elements
   at::Tensor codes;
   at::Tensor errors;
   at::Tensor maxima;                // regions x groups
@@ -129,38 +133,13 @@ void rotate_errors_back(const ValueSpec& spec, Addition& addition) {
   }
 }
 
-}  // namespace
-
-// Two dependent collectives. On the host the first blocks the caller: it is short, and so the order
-// of collectives is that of the calls.
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
-    Launch call, const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
-    const CodedOptions& opts, uint64_t step) {
-  const c10::AutoGradMode no_grad(false);
-  const std::shared_ptr<const Codec> integers = codec(opts.codec);
-  TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", integers->name(),
-              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
-  TORCH_CHECK(opts.edges == EdgeWish::kAuto || opts.edges == EdgeWish::kAll, "q7x2: codec '",
-              integers->name(),
-              "' adds integers on all edges: expected edges=\"auto\" or \"all\", got \"",
-              to_string(opts.edges), '"');
-  const ValueSpec spec = integers->spec().value;
-  int levels = 0;
-  try {
-    levels = sum_int_levels(spec, size_);
-  } catch (const Error& error) {
-    std::rethrow_exception(to_exception(error));
-  }
-  std::vector<at::Tensor> tensors = inputs;
-  tensors.insert(tensors.end(), opts.errors.begin(), opts.errors.end());
-  const IntegerCoder coder(spec, levels, tensors);
-  const c10::OptionalDeviceGuard guard(coder.is_on_device() ? std::optional(coder.device())
-                                                            : std::nullopt);
+/// The numbers of each tensor as they are coded, and the maxima of this rank.
+std::vector<Addition> begin_additions(const GroupCalls& group, const IntegerCoder& coder,
+                                      const ValueSpec& spec, const Tensors& inputs,
+                                      const CodedOptions& opts, bool scatters, uint64_t step) {
+  const int64_t regions = scatters ? group.size() : 1;
   const at::TensorOptions options = at::TensorOptions().device(coder.device());
-  const bool scatters = call.type == c10d::OpType::REDUCE_SCATTER;
-  const int64_t regions = scatters ? size_ : 1;
-  auto additions = std::make_shared<std::vector<Addition>>();
-  Tensors maxima;
+  std::vector<Addition> additions;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const int64_t elements = inputs[i].numel() / regions;
     const auto count = static_cast<size_t>(elements);
@@ -173,7 +152,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
     if (!opts.errors.empty()) each.errors = opts.errors[i].to(coder.device());
     const uint64_t shared_key = mix_keys(mix_keys(opts.seed, step), i);
     if (spec.hadamard) rotate(spec, shared_key, each);
-    const uint64_t key = mix_keys(shared_key, static_cast<uint64_t>(rank_));
+    const uint64_t key = mix_keys(shared_key, static_cast<uint64_t>(group.rank()));
     const at::Tensor& kept = spec.hadamard ? each.rotated_errors : each.errors;
     for (int64_t region = 0; region < regions; ++region) {
       float* const errors =
@@ -182,59 +161,150 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::add_integers(
                              mix_keys(key, static_cast<uint64_t>(region))});
       coder.find_maxima(each.blocks.back(), each.maxima[region].mutable_data_ptr<float>());
     }
-    maxima.push_back(each.maxima);
-    additions->push_back(std::move(each));
+    additions.push_back(std::move(each));
   }
-  c10d::AllreduceCoalescedOptions largest;
-  largest.reduceOp = c10d::ReduceOp::MAX;
-  largest.timeout = opts.timeout;
-  largest.asyncOp = false;
-  allreduce_coalesced(maxima, largest)->wait();
+  return additions;
+}
 
-  const Reduction sum(c10d::ReduceOp::SUM, size_);
+/// Once the maxima of all ranks are there: makes the integers, and keeps what they lose.
+void encode(const IntegerCoder& coder, const ValueSpec& spec, Addition& addition) {
+  const c10::AutoGradMode no_grad(false);
+  for (size_t region = 0; region < addition.blocks.size(); ++region) {
+    const auto at = static_cast<int64_t>(region);
+    coder.encode(addition.blocks[region], addition.maxima[at].const_data_ptr<float>(),
+                 addition.codes[at].mutable_data_ptr());
+  }
+  if (spec.hadamard) rotate_errors_back(spec, addition);
+}
+
+/// The all-reduce that turns the maxima of this rank into those of all ranks.
+CollectiveCall largest_of(const at::Tensor& maxima) {
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DType::kFloat32;
+  call.reduce = ReduceKind::kMax;
+  call.input =
+      call.output = {{static_cast<std::byte*>(maxima.mutable_data_ptr()), maxima.nbytes()}};
+  call.algorithms = algorithms_of_thread();
+  return call;
+}
+
+/// Throws c10::Error if they cannot do what is asked.
+ValueSpec check_integers(const Codec& integers, const CodedOptions& opts) {
+  TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", integers.name(),
+              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
+  TORCH_CHECK(opts.edges == EdgeWish::kAuto || opts.edges == EdgeWish::kAll, "q7x2: codec '",
+              integers.name(),
+              "' adds integers on all edges: expected edges=\"auto\" or \"all\", got \"",
+              to_string(opts.edges), '"');
+  return integers.spec().value;
+}
+
+int levels_of(const ValueSpec& spec, int ranks) {
+  try {
+    return sum_int_levels(spec, ranks);
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+}
+
+void describe_sums(CallBuilder& call, const std::vector<Addition>& additions, const Tensors& inputs,
+                   const CodedOptions& opts, bool scatters) {
+  const Reduction sum(c10d::ReduceOp::SUM, call.size);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Addition& each = (*additions)[i];
-    for (int64_t region = 0; region < regions; ++region) {
-      coder.encode(each.blocks[static_cast<size_t>(region)],
-                   each.maxima[region].const_data_ptr<float>(),
-                   each.codes[region].mutable_data_ptr());
-    }
-    if (spec.hadamard) rotate_errors_back(spec, each);
+    const Addition& each = additions[i];
     if (scatters) {
-      add_reduce_scatter(call, each.sums, {each.codes}, sum);
+      call.add_reduce_scatter(each.sums, {each.codes}, sum);
     } else {
-      add_all_reduce(call, each.sums, sum);
+      call.add_all_reduce(each.sums, sum);
     }
     // The integers do not tell what they are made from, and how the sum is used.
     call.calls.back().call.agreed =
         static_cast<uint32_t>(inputs[i].scalar_type()) << 8 |
         static_cast<uint32_t>(static_cast<c10d::ReduceOp::RedOpType>(opts.op));
   }
-  const int divisor = Reduction(opts.op, size_).divisor;
-  const int64_t own = scatters ? rank_ : 0;
+}
+
+/// By a collective of its own, which the caller waits for, or its stream with `async_op`.
+void agree_on_maxima(GroupCalls& group, const std::vector<Addition>& additions,
+                     const CodedOptions& opts, bool async_op) {
+  Tensors maxima;
+  for (const Addition& each : additions) maxima.push_back(each.maxima);
+  c10d::AllreduceCoalescedOptions largest;
+  largest.reduceOp = c10d::ReduceOp::MAX;
+  largest.timeout = opts.timeout;
+  largest.asyncOp = async_op;
+  all_reduce_coalesced(group, maxima, largest)->wait();
+}
+
+/// Turns the sums of region `own` to numbers.
+void read_sums(const IntegerCoder& coder, const ValueSpec& spec, const Addition& addition,
+               int divisor, int64_t own, const at::Tensor& result) {
+  const size_t count = addition.blocks[0].count;
+  const at::Tensor floats = at::empty({result.numel()}, addition.floats.options());
+  coder.decode(addition.sums.const_data_ptr(), addition.maxima[own].const_data_ptr<float>(),
+               divisor, floats.mutable_data_ptr<float>(), count);
+  if (spec.hadamard) {
+    rotate_groups_back(spec, floats.mutable_data_ptr<float>(), count,
+                       addition.rotations[static_cast<size_t>(own)]);
+  }
+  result.copy_(floats.view(result.sizes()));
+}
+
+/// Whether servers attempt one of these calls: equal on all ranks.
+bool are_served(const GroupCalls& group, std::vector<TensorCall>& calls) {
+  return group.servers() && std::ranges::any_of(calls, [&](TensorCall& each) {
+           each.call.algorithms = algorithms_of_thread();
+           return group.servers()->serves(each.call);
+         });
+}
+
+}  // namespace
+
+// Two dependent collectives for each tensor, and the host does not wait between them: the integers
+// are made in a job, as what the second one reads. On a device streams order all of it. Only if
+// servers attempt the second one, it waits: the attempt and its copy of the input need the
+// integers.
+WorkPointer add_integers(GroupCalls& group, CallBuilder call, const Tensors& outputs,
+                         const Tensors& inputs, const CodedOptions& opts, uint64_t step) {
+  const c10::AutoGradMode no_grad(false);
+  const ValueSpec spec = check_integers(*group.codecs().get(opts.codec), opts);
+  Tensors tensors = inputs;
+  tensors.insert(tensors.end(), opts.errors.begin(), opts.errors.end());
+  const IntegerCoder coder(spec, levels_of(spec, group.size()), tensors);
+  const c10::OptionalDeviceGuard guard(coder.is_on_device() ? std::optional(coder.device())
+                                                            : std::nullopt);
+  const bool scatters = call.type == c10d::OpType::REDUCE_SCATTER;
+  const auto additions = std::make_shared<std::vector<Addition>>(
+      begin_additions(group, coder, spec, inputs, opts, scatters, step));
+  describe_sums(call, *additions, inputs, opts, scatters);
+  if (coder.is_on_device() || are_served(group, call.calls)) {
+    agree_on_maxima(group, *additions, opts, /*async_op=*/coder.is_on_device());
+    for (Addition& each : *additions) encode(coder, spec, each);
+  } else {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      call.calls[i].derivation = {largest_of((*additions)[i].maxima), [coder, spec, additions, i] {
+                                    encode(coder, spec, (*additions)[i]);
+                                  }};
+    }
+  }
+  const int divisor = Reduction(opts.op, group.size()).divisor;
+  const int64_t own = scatters ? group.rank() : 0;
   auto read = [=, results = outputs, kept = opts.errors] {
     for (size_t i = 0; i < results.size(); ++i) {
       const Addition& each = (*additions)[i];
-      at::Tensor result = results[i].detach();
-      const at::Tensor floats = at::empty({result.numel()}, each.floats.options());
-      coder.decode(each.sums.const_data_ptr(), each.maxima[own].const_data_ptr<float>(), divisor,
-                   floats.mutable_data_ptr<float>(), each.blocks[0].count);
-      if (spec.hadamard) {
-        rotate_groups_back(spec, floats.mutable_data_ptr<float>(), each.blocks[0].count,
-                           each.rotations[static_cast<size_t>(own)]);
-      }
-      result.copy_(floats.view(result.sizes()));
+      read_sums(coder, spec, each, divisor, own, results[i].detach());
       if (!kept.empty() && !kept[i].is_same(each.errors)) kept[i].detach().copy_(each.errors);
     }
   };
   if (coder.is_on_device()) {
-    std::vector<at::Tensor> uses = outputs;
+    Tensors uses = outputs;
     for (const Addition& each : *additions) uses.insert(uses.end(), {each.sums, each.maxima});
     call.buffers->then({std::move(read), std::move(uses)});
   } else {
     call.buffers->then(std::move(read), outputs[0].device());
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-}  // namespace q7x2
+}  // namespace q7x2::collectives

@@ -5,23 +5,13 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
-#include "backend/element_type.h"
-#include "backend/process_group.h"
+#include "backend/collectives.h"
 
-namespace q7x2 {
+namespace q7x2::collectives {
 
 using c10d::OpType;
 
 namespace {
-
-// A call that only moves bytes. The executor does not look at their type, but ranks must agree on
-// it.
-TensorCall& add_moving(std::vector<TensorCall>& calls, Collective collective,
-                       const at::Tensor& tensor, int root = -1) {
-  TensorCall& each = calls.emplace_back(collective, dtype_of(tensor), root);
-  each.call.agreed = static_cast<uint32_t>(tensor.scalar_type());
-  return each;
-}
 
 /// The list of a root. Its tensors may have any lengths, but for its `own` part.
 void check_root_list(const Complain& fn, const at::Tensor& own, const Tensors& list, int root) {
@@ -32,44 +22,36 @@ void check_root_list(const Complain& fn, const at::Tensor& own, const Tensors& l
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------ broadcast
+// --------------------------------------------------------------------------------------- broadcast
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::broadcast(Tensors& tensors,
-                                                           const c10d::BroadcastOptions& opts) {
-  const Complain fn = enter("broadcast");
-  c10d::assertRootRank(fn, opts.rootRank, size_);
+WorkPointer broadcast(GroupCalls& group, Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const Complain fn = group.enter("broadcast");
+  c10d::assertRootRank(fn, opts.rootRank, group.size());
   c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
   check_tensors(fn, tensors);
-  Launch call{OpType::BROADCAST, "q7x2:broadcast", tensors, {tensors}, opts.timeout, opts.asyncOp};
+  CallBuilder call{group.size(), OpType::BROADCAST, "q7x2:broadcast", tensors,
+                   {tensors},    opts.timeout,      opts.asyncOp};
   const at::Tensor& root_tensor = tensors[static_cast<size_t>(opts.rootTensor)];
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_same(root_tensor)) {
       call.copies.emplace_back(root_tensor, tensor);
     }
   }
-  add_moving(call.calls, Collective::kBroadcast, tensors[0], static_cast<int>(opts.rootRank))
+  call.add_moving(Collective::kBroadcast, tensors[0], static_cast<int>(opts.rootRank))
       .flat(root_tensor,
-            opts.rootRank == rank_ ? TensorCall::Use::kRead : TensorCall::Use::kWritten);
-  return launch(std::move(call));
+            opts.rootRank == group.rank() ? TensorCall::Use::kRead : TensorCall::Use::kWritten);
+  return group.launch(std::move(call));
 }
 
-// ----------------------------------------------------------------------------------- all-gather
+// -------------------------------------------------------------------------------------- all-gather
 
-void ProcessGroupQ7x2::add_all_gather(Launch& launch, const at::Tensor& input,
-                                      const Tensors& outputs) {
-  TensorCall& each = add_moving(launch.calls, Collective::kAllGather, input);
-  each.reads(input);
-  for (const at::Tensor& output : outputs) each.writes(output);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>& outputs,
-                                                           Tensors& inputs,
-                                                           const c10d::AllgatherOptions& opts) {
-  const Complain fn = enter("allgather");
+WorkPointer all_gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors& inputs,
+                       const c10d::AllgatherOptions& opts) {
+  const Complain fn = group.enter("allgather");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
-  const size_t expected = inputs.size() * static_cast<size_t>(size_);
+  const size_t expected = inputs.size() * static_cast<size_t>(group.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].size() != expected) {
       fn("invalid output tensor list at index " + std::to_string(i) + " (expected length " +
@@ -81,61 +63,57 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather(std::vector<Tensors>&
   for (const Tensors& list : outputs) {
     check_same_type(fn, inputs[0], list);
     for (size_t j = 0; j < inputs.size(); ++j) {
-      const size_t mine = static_cast<size_t>(rank_) * inputs.size() + j;
+      const size_t mine = static_cast<size_t>(group.rank()) * inputs.size() + j;
       c10d::assertSizesMatch(fn, inputs[j].sizes(), list, mine);
-      for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+      for (size_t r = 0; r < static_cast<size_t>(group.size()); ++r) {
         c10d::assertDense(fn, list[r * inputs.size() + j]);
       }
     }
   }
-  Launch call{OpType::ALLGATHER, "q7x2:all_gather", inputs, outputs, opts.timeout, opts.asyncOp};
+  CallBuilder call{group.size(), OpType::ALLGATHER, "q7x2:all_gather", inputs,
+                   outputs,      opts.timeout,      opts.asyncOp};
   // Input j of rank r goes to place r * inputs + j of every list.
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
-    for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
+    for (size_t r = 0; r < static_cast<size_t>(group.size()); ++r) {
       from_rank.push_back(outputs[0][r * inputs.size() + j]);
     }
-    add_all_gather(call, inputs[j], from_rank);
+    call.add_all_gather(inputs[j], from_rank);
   }
   for (size_t i = 1; i < outputs.size(); ++i) {
     for (size_t k = 0; k < outputs[i].size(); ++k) {
       call.copies.emplace_back(outputs[0][k], outputs[i][k]);
     }
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_allgather_base(
-    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
-  const Complain fn = enter("_allgather_base");
+WorkPointer all_gather_base(GroupCalls& group, at::Tensor& output, at::Tensor& input,
+                            const c10d::AllgatherOptions& opts) {
+  const Complain fn = group.enter("_allgather_base");
   check_dense(fn, {output, input});
   check_same_type(fn, input, {output});
-  TORCH_CHECK(output.numel() == input.numel() * size_,
-              "ProcessGroupQ7x2::_allgather_base: output tensor size must be equal to world_size "
+  TORCH_CHECK(output.numel() == input.numel() * group.size(),
+              "ProcessGroupQ7x2::_allgather_base: output tensor size must be "
+              "equal to world_size "
               "times input tensor size: expected ",
-              input.numel() * size_, " elements, got ", output.numel());
-  Launch call{OpType::_ALLGATHER_BASE,
-              "q7x2:_all_gather_base",
-              {input},
-              {{output}},
-              opts.timeout,
-              opts.asyncOp};
-  add_into_tensor(call, output, input);
-  return launch(std::move(call));
+              input.numel() * group.size(), " elements, got ", output.numel());
+  CallBuilder call{group.size(),
+                   OpType::_ALLGATHER_BASE,
+                   "q7x2:_all_gather_base",
+                   {input},
+                   {{output}},
+                   opts.timeout,
+                   opts.asyncOp};
+  call.add_into_tensor(output, input);
+  return group.launch(std::move(call));
 }
 
-void ProcessGroupQ7x2::add_into_tensor(Launch& launch, const at::Tensor& output,
-                                       const at::Tensor& input) {
-  TensorCall& each = add_moving(launch.calls, Collective::kAllGather, input);
-  each.reads(input);
-  each.writes(output, static_cast<size_t>(size_));
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
-    std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const Complain fn = enter("allgather_coalesced");
+WorkPointer all_gather_coalesced(GroupCalls& group, std::vector<Tensors>& output_lists,
+                                 Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const Complain fn = group.enter("allgather_coalesced");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
-  require(fn, output_lists.size() == static_cast<size_t>(size_),
+  require(fn, output_lists.size() == static_cast<size_t>(group.size()),
           "output lists should be equal to world size");
   for (const Tensors& list : output_lists) {
     require(fn, list.size() == inputs.size(),
@@ -151,65 +129,64 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_coalesced(
                        inputs[j].sizes(), ", got ", list[j].sizes(), ")"));
     }
   }
-  Launch call{OpType::ALLGATHER_COALESCED,
-              "q7x2:all_gather",
-              inputs,
-              output_lists,
-              opts.timeout,
-              opts.asyncOp};
+  CallBuilder call{group.size(),      OpType::ALLGATHER_COALESCED,
+                   "q7x2:all_gather", inputs,
+                   output_lists,      opts.timeout,
+                   opts.asyncOp};
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (const Tensors& list : output_lists) {
       from_rank.push_back(list[j]);
     }
-    add_all_gather(call, inputs[j], from_rank);
+    call.add_all_gather(inputs[j], from_rank);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const Complain fn = enter("allgather_into_tensor_coalesced");
+WorkPointer all_gather_into_tensor_coalesced(GroupCalls& group, Tensors& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& opts) {
+  const Complain fn = group.enter("allgather_into_tensor_coalesced");
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
-  Launch call{OpType::ALLGATHER_COALESCED,
-              "q7x2:all_gather_into_tensor_coalesced",
-              inputs,
-              {outputs},
-              opts.timeout,
-              opts.asyncOp};
+  CallBuilder call{group.size(),
+                   OpType::ALLGATHER_COALESCED,
+                   "q7x2:all_gather_into_tensor_coalesced",
+                   inputs,
+                   {outputs},
+                   opts.timeout,
+                   opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
-    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_,
+    TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * group.size(),
                 "ProcessGroupQ7x2::allgather_into_tensor_coalesced: output ", i, " must have ",
-                inputs[i].numel() * size_, " elements, got ", outputs[i].numel());
-    add_into_tensor(call, outputs[i], inputs[i]);
+                inputs[i].numel() * group.size(), " elements, got ", outputs[i].numel());
+    call.add_into_tensor(outputs[i], inputs[i]);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-// ------------------------------------------------------------------------------ gather, scatter
+// --------------------------------------------------------------------------------- gather, scatter
 //
 // The tensors of the root's list may have any lengths. Only the root knows them all, so each rank
 // plans the call without them, and every message shows that its two ranks agree about its length.
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& outputs,
-                                                        Tensors& inputs,
-                                                        const c10d::GatherOptions& opts) {
-  const Complain fn = enter("gather");
-  c10d::assertRootRank(fn, opts.rootRank, size_);
+WorkPointer gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors& inputs,
+                   const c10d::GatherOptions& opts) {
+  const Complain fn = group.enter("gather");
+  c10d::assertRootRank(fn, opts.rootRank, group.size());
   c10d::assertSingleElementInput(fn, inputs);
   check_dense(fn, inputs);
-  Launch call{OpType::GATHER, "q7x2:gather", inputs, {}, opts.timeout, opts.asyncOp};
+  CallBuilder call{group.size(), OpType::GATHER, "q7x2:gather", inputs,
+                   {},           opts.timeout,   opts.asyncOp};
   TensorCall& each =
-      add_moving(call.calls, Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
+      call.add_moving(Collective::kGather, inputs[0], static_cast<int>(opts.rootRank));
   each.call.uneven = true;
-  const bool is_root = opts.rootRank == rank_;
+  const bool is_root = opts.rootRank == group.rank();
   if (is_root) {
-    require_list_of_lists(fn, "output", outputs, size_);
-    check_root_list(fn, inputs[0], outputs[0], rank_);
+    require_list_of_lists(fn, "output", outputs, group.size());
+    check_root_list(fn, inputs[0], outputs[0], group.rank());
   } else {
     require(fn, outputs.empty(), "requires empty output on non-root");
   }
@@ -218,24 +195,24 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::gather(std::vector<Tensors>& ou
     call.results = {outputs[0]};
     for (const at::Tensor& output : outputs[0]) each.writes(output);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
-                                                         std::vector<Tensors>& inputs,
-                                                         const c10d::ScatterOptions& opts) {
-  const Complain fn = enter("scatter");
-  c10d::assertRootRank(fn, opts.rootRank, size_);
+WorkPointer scatter(GroupCalls& group, Tensors& outputs, std::vector<Tensors>& inputs,
+                    const c10d::ScatterOptions& opts) {
+  const Complain fn = group.enter("scatter");
+  c10d::assertRootRank(fn, opts.rootRank, group.size());
   c10d::assertSingleElementOutput(fn, outputs);
   check_dense(fn, outputs);
-  Launch call{OpType::SCATTER, "q7x2:scatter", outputs, {outputs}, opts.timeout, opts.asyncOp};
+  CallBuilder call{group.size(), OpType::SCATTER, "q7x2:scatter", outputs,
+                   {outputs},    opts.timeout,    opts.asyncOp};
   TensorCall& each =
-      add_moving(call.calls, Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
+      call.add_moving(Collective::kScatter, outputs[0], static_cast<int>(opts.rootRank));
   each.call.uneven = true;
-  const bool is_root = opts.rootRank == rank_;
+  const bool is_root = opts.rootRank == group.rank();
   if (is_root) {
-    require_list_of_lists(fn, "input", inputs, size_);
-    check_root_list(fn, outputs[0], inputs[0], rank_);
+    require_list_of_lists(fn, "input", inputs, group.size());
+    check_root_list(fn, outputs[0], inputs[0], group.rank());
   } else {
     require(fn, inputs.empty(), "requires empty input on non-root");
   }
@@ -244,23 +221,22 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::scatter(Tensors& outputs,
     for (const at::Tensor& input : inputs[0]) each.reads(input);
   }
   each.writes(outputs[0]);
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-// ------------------------------------------------------------------------------------ all-to-all
+// -------------------------------------------------------------------------------------- all-to-all
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& output,
-                                                               at::Tensor& input,
-                                                               std::vector<int64_t>& output_splits,
-                                                               std::vector<int64_t>& input_splits,
-                                                               const c10d::AllToAllOptions& opts) {
-  const Complain fn = enter("alltoall_base");
+WorkPointer all_to_all_base(GroupCalls& group, at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                            const c10d::AllToAllOptions& opts) {
+  const Complain fn = group.enter("alltoall_base");
   check_dense(fn, {output, input});
   check_same_type(fn, input, {output});
   const bool even = output_splits.empty() && input_splits.empty();
   if (even) {
     TORCH_CHECK(output.numel() == input.numel(),
-                "ProcessGroupQ7x2::alltoall_base: input and output must have as many elements "
+                "ProcessGroupQ7x2::alltoall_base: input and output must have "
+                "as many elements "
                 "where no splits are given, got ",
                 input.numel(), " and ", output.numel());
   }
@@ -268,50 +244,52 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall_base(at::Tensor& outpu
     TORCH_CHECK(tensor.dim() > 0,
                 "ProcessGroupQ7x2::alltoall_base: expected at least one "
                 "dimension, got a scalar");
-    c10d::checkSplitSizes(splits, tensor, size_);
+    c10d::checkSplitSizes(splits, tensor, group.size());
     const size_t rows = static_cast<size_t>(tensor.size(0));
     const size_t row_bytes = rows == 0 ? 0 : tensor.nbytes() / rows;
     std::vector<size_t> bytes;
     size_t begin = 0;
-    for (size_t r = 0; r < static_cast<size_t>(size_); ++r) {
-      const size_t count =
-          splits.empty() ? rows / static_cast<size_t>(size_) : static_cast<size_t>(splits[r]);
+    for (size_t r = 0; r < static_cast<size_t>(group.size()); ++r) {
+      const size_t count = splits.empty() ? rows / static_cast<size_t>(group.size())
+                                          : static_cast<size_t>(splits[r]);
       // A sum that is right may have overflowed.
       TORCH_CHECK(splits.empty() || (splits[r] >= 0 && count <= rows - begin),
-                  "ProcessGroupQ7x2::alltoall_base: expected split sizes from 0 to the rest of ",
+                  "ProcessGroupQ7x2::alltoall_base: expected split sizes from "
+                  "0 to the rest of ",
                   rows, " rows, got ", splits);
       bytes.push_back(count * row_bytes);
       begin += count;
     }
     return bytes;
   };
-  Launch call{OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input}, {{output}},
-              opts.timeout,          opts.asyncOp};
-  TensorCall& each = add_moving(call.calls, Collective::kAllToAll, input);
+  CallBuilder call{group.size(), OpType::ALLTOALL_BASE, "q7x2:all_to_all", {input},
+                   {{output}},   opts.timeout,          opts.asyncOp};
+  TensorCall& each = call.add_moving(Collective::kAllToAll, input);
   each.call.uneven = !even;
   each.reads(input, lengths(input, input_splits));
   each.writes(output, lengths(output, output_splits));
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::alltoall(Tensors& outputs, Tensors& inputs,
-                                                          const c10d::AllToAllOptions& opts) {
-  const Complain fn = enter("alltoall");
+WorkPointer all_to_all(GroupCalls& group, Tensors& outputs, Tensors& inputs,
+                       const c10d::AllToAllOptions& opts) {
+  const Complain fn = group.enter("alltoall");
   for (const auto& [name, list] : {std::pair("input", &inputs), std::pair("output", &outputs)}) {
-    require(
-        fn, list->size() == static_cast<size_t>(size_),
-        c10::str(name, " tensor list size ", list->size(), " does not match world size ", size_));
+    require(fn, list->size() == static_cast<size_t>(group.size()),
+            c10::str(name, " tensor list size ", list->size(), " does not match world size ",
+                     group.size()));
   }
   check_dense(fn, inputs);
   check_dense(fn, outputs);
   check_same_type(fn, inputs[0], inputs);
   check_same_type(fn, inputs[0], outputs);
-  Launch call{OpType::ALLTOALL, "q7x2:all_to_all", inputs, {outputs}, opts.timeout, opts.asyncOp};
-  TensorCall& each = add_moving(call.calls, Collective::kAllToAll, inputs[0]);
+  CallBuilder call{group.size(), OpType::ALLTOALL, "q7x2:all_to_all", inputs,
+                   {outputs},    opts.timeout,     opts.asyncOp};
+  TensorCall& each = call.add_moving(Collective::kAllToAll, inputs[0]);
   each.call.uneven = true;
   for (const at::Tensor& input : inputs) each.reads(input);
   for (const at::Tensor& output : outputs) each.writes(output);
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-}  // namespace q7x2
+}  // namespace q7x2::collectives

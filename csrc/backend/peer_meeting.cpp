@@ -5,7 +5,7 @@
 
 #include "transport/bootstrap/peer_address.h"
 #include "transport/group/group.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {

@@ -1,4 +1,4 @@
-// The life of a group: creation, options, splitting, coalescing, errors, shutdown.
+// The life of a group: creation, options, splitting, errors, shutdown.
 #include "backend/process_group.h"
 
 #include <algorithm>
@@ -6,11 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/argument_checks.h"
 #include "backend/store_end.h"
 #include "base/environment.h"
 #include "fabric/json.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {
@@ -18,17 +17,11 @@ namespace {
 // How long a rank that leaves waits for rank 0 to close the store.
 constexpr std::chrono::milliseconds kStorePatience{1000};
 
-// Works of a coalesced call that are all kept.
-constexpr size_t kCoalescingLimit = 64;
-
 }  // namespace
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    c10::intrusive_ptr<Options> options)
-    : compat::Backend(rank, size),
-      options_(std::move(options)),
-      timeout_(options_->timeout),
-      store_(store) {
+    : compat::Backend(rank, size), options_(std::move(options)), store_(store) {
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
   meet_all();
   init();
@@ -60,19 +53,6 @@ void ProcessGroupQ7x2::leave() {
   group_->leave();
 }
 
-void ProcessGroupQ7x2::enter() const {
-  runtime_->enter();
-  if (!group_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the group '" + options_->name() + "' has no members yet: call reconfigure");
-  }
-}
-
-Complain ProcessGroupQ7x2::enter(const char* call) const {
-  enter();
-  return complain(call);
-}
-
 std::string ProcessGroupQ7x2::fabric_json() const {
   enter();
   Fabric fabric = *plans_->fabric();
@@ -88,63 +68,9 @@ void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   plans_->clear();
 }
 
-std::chrono::milliseconds ProcessGroupQ7x2::effective(std::chrono::milliseconds timeout) const {
-  return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
-}
-
 void ProcessGroupQ7x2::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
-  timeout_ = timeout;
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::start(const c10::intrusive_ptr<WorkQ7x2>& work,
-                                                       std::vector<std::shared_ptr<Task>> tasks,
-                                                       std::shared_ptr<HostBuffers> buffers,
-                                                       bool caller_waits,
-                                                       std::vector<std::shared_ptr<Task>> after) {
-  work->start(std::move(tasks), std::move(buffers), caller_waits, hook_ ? hook_->expect() : nullptr,
-              std::move(after));
-  add_to_coalescing(work);
-  return work;
-}
-
-// Coalesced calls start at once; what they share is the Work that completes with the last of them.
-// An exception between the two calls leaves out the second one. So a new beginning is the end of
-// what was begun before it, whose works go on by themselves.
-void ProcessGroupQ7x2::startCoalescing() {
-  enter();
-  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-  coalescing_.emplace();
-  coalescing_limit_ = kCoalescingLimit;
-}
-
-// Where the end never comes, works must not be held for ever.
-void ProcessGroupQ7x2::add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work) {
-  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-  if (!coalescing_) {
-    return;
-  }
-  if (coalescing_->size() >= coalescing_limit_) {
-    std::erase_if(*coalescing_, [](const auto& part) { return part->has_succeeded(); });
-    coalescing_limit_ = std::max(kCoalescingLimit, 2 * coalescing_->size());
-  }
-  coalescing_->push_back(work);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::endCoalescing() {
-  enter();
-  std::vector<c10::intrusive_ptr<WorkQ7x2>> parts;
-  {
-    const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-    TORCH_CHECK(coalescing_, "q7x2: endCoalescing() was called without startCoalescing()");
-    parts = std::move(*coalescing_);
-    coalescing_.reset();
-  }
-  auto work = c10::make_intrusive<WorkQ7x2>(runtime_, rank_, c10d::OpType::COALESCED, nullptr,
-                                            ProfiledInputs(),
-                                            std::vector<std::vector<at::Tensor>>(), sequence_);
-  work->start(std::move(parts));
-  return work;
+  calls_.set_timeout(timeout);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::split(
@@ -221,9 +147,10 @@ void ProcessGroupQ7x2::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   enter();
   TORCH_CHECK(hook_ == nullptr, "q7x2: an on-completion hook is already registered for this group");
-  TORCH_CHECK(sequence_ == 0,
+  TORCH_CHECK(calls_.sequence() == 0,
               "q7x2: register the on-completion hook before the group's first collective");
   hook_ = std::make_shared<CompletionHook>(std::move(hook));
+  calls_.set_hook(hook_);
   // By this c10d knows that there is one.
   onCompletionHook_ = [hook = hook_](std::shared_ptr<c10d::WorkInfo> info) {
     hook->call(std::move(info));

@@ -1,27 +1,23 @@
-// ProcessGroupQ7x2: the c10d backend "q7x2". A thin adapter: it checks the arguments of each c10d
-// call, turns them into a collective call or a message, and hands that to the executor.
+// ProcessGroupQ7x2: the c10d backend "q7x2". A thin adapter: it has the parts of a group, makes
+// them and lets them go. What c10d calls is in backend/collectives.h, and backend/group_calls.h
+// starts it.
 //
 // docs/c10d.md lists which of c10d's virtuals it implements, and why the others are absent.
 #pragma once
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/coded_options.h"
 #include "backend/completion_hook.h"
-#include "backend/tensor_call.h"
+#include "backend/group_calls.h"
 #include "backend/torch_compat.h"
-#include "backend/work.h"
 #include "executor/probe/survey.h"
-#include "executor/residence/residence.h"
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"
-#include "servers/offloaded_call.h"
 #include "servers/server_group.h"
 #include "transport/bootstrap/server_roll.h"
 #include "transport/bootstrap/wire_up.h"
@@ -31,7 +27,6 @@
 namespace q7x2 {
 
 class PeerBootstrap;
-struct SparseCall;
 
 class ProcessGroupQ7x2 final : public compat::Backend {
  public:
@@ -74,17 +69,13 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   const c10::intrusive_ptr<Options>& options() const { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  /// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
-  /// Throws as parse_algorithms does.
-  static std::string exchange_algorithms(std::string algorithms);
-  static const std::string& algorithms_of_thread();
   Planner& planner() { return *planner_; }
   /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
   std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
   /// What calls on device tensors have moved so far.
-  const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
+  const BusTraffic& bus_traffic() const { return calls_.bus_traffic(); }
   /// The servers of the group, and what they have served; null: it has none.
   const std::shared_ptr<ServerGroup>& servers() const { return servers_; }
   /// The choices so far, and how they came about.
@@ -96,25 +87,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Error(kInvalidArgument).
   void set_fabric(const std::string& json);
 
-  // ---------------------------------------------------------------------- compressed collectives
-  /// How a collective is compressed; see kernels/codec/codec_spec.h for the names of codecs.
-  struct CodedOptions {
-    std::string codec = "none";  ///< "auto": the cheapest within `max_error`, or none
-    /// Of "auto": the relative error (L2) that one rounding of normal numbers may have.
-    double max_error = 0;
-    c10d::ReduceOp op = c10d::ReduceOp::SUM;
-    /// One a tensor, fp32, as many elements: added to what this rank gives, and what was lost is
-    /// kept in them. Empty: what is lost is lost.
-    std::vector<at::Tensor> errors = {};
-    uint64_t seed = 0;
-    /// Random numbers go by it, the same on all ranks; none: the group's compressed calls so far.
-    std::optional<uint64_t> step = {};
-    /// Infinities or NaNs in the result are an error, on every rank that has them.
-    bool refuses_nonfinite = false;
-    EdgeWish edges = EdgeWish::kAuto;  ///< which messages are compressed
-    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    bool async_op = true;
-  };
+  using CodedOptions = q7x2::CodedOptions;
   /// In place; each tensor by itself.
   c10::intrusive_ptr<c10d::Work> coded_all_reduce(std::vector<at::Tensor>& tensors,
                                                   const CodedOptions& opts);
@@ -195,8 +168,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
                                           const int& rank, const int& size) override;
   void eagerConnectSingleDevice(at::Device device) override;
 
-  // ------------------------------------------- groups without a store
-  // (backend/shrink_reconfigure.cpp)
+  // ------------------------------------------------------------------------ groups without a store
   bool supportsShrinking() const override { return true; }
   /// The group of the remaining ranks, which all call it with the same list. It works if this group
   /// has failed. `flags` 1 aborts what is in progress; 0 waits for it. The options are this group's
@@ -224,7 +196,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   // ---------------------------------------------------------------------------- state and hooks
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  uint64_t getSequenceNumberForGroup() override { return calls_.sequence(); }
   c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
@@ -235,64 +207,10 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   void shutdown() override;
 
  private:
-  /// One c10d call on its way to the executor.
-  struct Launch {
-    c10d::OpType type;
-    const char* title;
-    ProfiledInputs profiled_inputs;
-    std::vector<std::vector<at::Tensor>> results;  // lists of them
-    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    bool async_op = true;
-    std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
-    std::vector<TensorCall> calls = {};
-    std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};  // from, to; of results
-    std::vector<std::shared_ptr<Task>> after = {};               // must be complete as well
-  };
-  /// Makes the residence of a call whose elements stay on a device, from the latch of its inputs.
-  /// Null: they are in host memory, or are staged there.
-  using MakeResidence = std::function<std::unique_ptr<Residence>(std::shared_ptr<InputLatch>)>;
-
-  c10::intrusive_ptr<c10d::Work> launch(Launch&& launch);
-  /// The attempt of a call by servers; null: it is none for them.
-  std::shared_ptr<OffloadedCall> attempt(Launch& launch, const CollectiveCall& call);
-  /// The same for calls that have no Plan. `memory`: of each call, on the host. `served`: of each
-  /// call, its attempt by servers or null; empty: there are none.
-  c10::intrusive_ptr<c10d::Work> launch_sparse(
-      Launch&& launch, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
-      const std::vector<std::shared_ptr<OffloadedCall>>& served = {});
-  c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
-                                         std::vector<at::Tensor>& tensors, int peer, int tag);
-  c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
-                                       std::vector<std::shared_ptr<Task>> tasks,
-                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits,
-                                       std::vector<std::shared_ptr<Task>> after = {});
-  /// Begins to copy to the host what the tasks of a call read on its device: see HostBuffers::read.
-  /// `peer`: see DeviceLanes.
-  std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
-                                                       const std::vector<TaskMemory>& tasks,
-                                                       int peer);
-  /// The same for all calls of a launch. `stays`: their elements stay on the device.
-  std::vector<std::shared_ptr<InputLatch>> read_inputs(Launch& launch, bool stays);
-  /// What a message to `peer` waits for, which itself waits for `inputs`.
-  std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
-  std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const;
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
                                    std::optional<std::chrono::milliseconds> timeout) override;
-  /// The first thing in every call: see Runtime::enter. Throws Error(kInvalidArgument) as long as
-  /// the group has no members.
-  void enter() const;
-  /// The same, for collectives and messages. Returns what raises the errors of c10d's
-  /// argument checks, with the name of the call before them.
-  std::function<void(const std::string&)> enter(const char* call) const;
-  void add_to_coalescing(const c10::intrusive_ptr<WorkQ7x2>& work);
-
-  /// Checks what all compressed collectives have in common; `inputs` are what is encoded.
-  void check_coded(const std::function<void(const std::string&)>& complain,
-                   const std::vector<at::Tensor>& inputs, const CodedOptions& opts) const;
-  void check_not_balanced(const std::function<void(const std::string&)>& complain,
-                          const CodedOptions& opts);
-  std::shared_ptr<const Codec> codec(const std::string& name);
-  bool adds_integers(const CodedOptions& opts);
+  /// The first thing in every call: see GroupCalls::enter.
+  void enter() const { calls_.enter(); }
   using LearnFabric =
       std::function<std::shared_ptr<const Fabric>(const std::shared_ptr<Group>& group)>;
   /// Makes the group with all other ranks, and learns its Fabric.
@@ -326,39 +244,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
   std::shared_ptr<const Fabric> fabric_of(const std::vector<PeerInfo>& members) const;
   void await_calls(std::chrono::milliseconds timeout) const;
-  /// Null where sending as it is takes the least time.
-  std::shared_ptr<const Codec> cheapest_codec(CollectiveCall call, double max_error);
-  /// What compresses the messages of a call; null: they are sent as they are.
-  std::shared_ptr<const Codec> codec_of(const CollectiveCall& call, const CodedOptions& opts);
-  /// Decides where the elements of calls are, before their regions have addresses.
-  MakeResidence choose_residence(std::vector<TensorCall>& calls);
-  /// Whether UCX gets memory of `device` in such calls. All ranks say the same. Throws c10::Error
-  /// if it must, and cannot.
-  bool goes_directly(const std::vector<TensorCall>& calls, const c10::Device& device) const;
-  /// Whether this rank knows the call's Plan, and no device runs it.
-  bool is_staged_by_plan(const CollectiveCall& call, bool has_errors) const;
-  /// Says how the call that was added last, of tensor `index`, is compressed, if it is.
-  void add_coding(Launch& launch, const CodedOptions& opts, size_t index, uint64_t step);
-  /// A reduction with a codec that `adds_integers`: all_reduce, if outputs and inputs are the same,
-  /// else reduce_scatter.
-  c10::intrusive_ptr<c10d::Work> add_integers(Launch call, const std::vector<at::Tensor>& outputs,
-                                              const std::vector<at::Tensor>& inputs,
-                                              const CodedOptions& opts, uint64_t step);
-
-  /// The all-reduce that leaves out blocks of zeros; see executor/sparse/sparse_all_reduce.h.
-  c10::intrusive_ptr<c10d::Work> block_all_reduce(std::vector<at::Tensor>& tensors,
-                                                  const CodedOptions& opts);
-  void add_all_reduce(Launch& launch, const at::Tensor& tensor, const Reduction& reduction);
-  void add_all_gather(Launch& launch, const at::Tensor& input,
-                      const std::vector<at::Tensor>& outputs);
-  void add_into_tensor(Launch& launch, const at::Tensor& output, const at::Tensor& input);
-  /// `inputs`: a tensor for each rank, or one with a part for each.
-  void add_reduce_scatter(Launch& launch, const at::Tensor& output,
-                          const std::vector<at::Tensor>& inputs, const Reduction& reduction);
-  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensors(
-      c10d::OpType type, const char* title, const std::function<void(const std::string&)>& complain,
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::ReduceScatterOptions& opts);
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Runtime> runtime_;
@@ -367,27 +252,10 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanCache> plans_;
   std::shared_ptr<ServerGroup> servers_;  // null: there are no servers
-  std::atomic<std::chrono::milliseconds> timeout_;
-  std::atomic<uint64_t> sequence_{0};
-  std::atomic<uint32_t> barriers_{0};
-  std::atomic<uint64_t> coded_calls_{0};
+  GroupCalls calls_{{rank_, size_, runtime_, group_, planner_, plans_, servers_}, options_};
   std::atomic<uint32_t> shrinks_{0};        // attempts
   std::atomic<bool> has_successor_{false};  // which goes on with the store
-
-  std::mutex codecs_mutex_;
-  std::map<std::string, std::shared_ptr<const Codec>> codecs_;  // those in use, by given name
-
-  DeviceLanes lanes_;
-  std::atomic<bool> has_sent_from_device_{false};
-  std::mutex sends_mutex_;                               // guards the next
-  std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // from a device, by peer
-
-  std::mutex coalescing_mutex_;
-  std::optional<std::vector<c10::intrusive_ptr<WorkQ7x2>>> coalescing_;
-  size_t coalescing_limit_ = 0;  // as many works at least before those that succeeded are let go
-
-  std::shared_ptr<CompletionHook> hook_;  // null: none is registered
-
+  std::shared_ptr<CompletionHook> hook_;    // null: none is registered
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 

@@ -5,40 +5,32 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
+#include "backend/collectives.h"
 #include "backend/plain_tensors.h"
-#include "backend/process_group.h"
 #include "kernels/cpu/reduce.h"
 
-namespace q7x2 {
+namespace q7x2::collectives {
 
 using c10d::OpType;
 
-// ---------------------------------------------------------------------------------- all-reduce
+// -------------------------------------------------------------------------------------- all-reduce
 
-void ProcessGroupQ7x2::add_all_reduce(Launch& launch, const at::Tensor& tensor,
-                                      const Reduction& reduction) {
-  if (reduction.premultiplies()) write_result(tensor, reduction.premultiply(tensor));
-  TensorCall& each = launch.calls.emplace_back(Collective::kAllReduce, reducible_dtype(tensor));
-  each.flat(tensor, TensorCall::Use::kBoth);
-  each.call.reduce = reduction.kind;
-  each.call.divisor = reduction.divisor;
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
-                                                           const c10d::AllreduceOptions& opts) {
-  const Complain fn = enter("allreduce");
+WorkPointer all_reduce(GroupCalls& group, Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const Complain fn = group.enter("allreduce");
   c10d::assertNonEmpty(fn, tensors);
   if (tensors[0].is_sparse()) {
-    return allreduce_sparse(tensors, opts);
+    return sparse_all_reduce(group, tensors, opts);
   }
   check_tensors(fn, tensors);
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE,       "q7x2:all_reduce", tensors,
-              std::vector(1, tensors), opts.timeout,      opts.asyncOp};
+  const Reduction reduction(opts.reduceOp, group.size());
+  CallBuilder call{group.size(), OpType::ALLREDUCE,       "q7x2:all_reduce",
+                   tensors,      std::vector(1, tensors), opts.timeout,
+                   opts.asyncOp};
   // Several tensors of one rank are contributions like those of other ranks.
   if (tensors.size() > 1) {
     TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
-                "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one tensor per rank, got ",
+                "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one "
+                "tensor per rank, got ",
                 tensors.size());
     const at::Tensor total = plain_on_host(tensors[0]);
     std::vector<at::Tensor> host;
@@ -49,19 +41,19 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce(Tensors& tensors,
     }
     q7x2::reduce(total.mutable_data_ptr(), contributions, static_cast<size_t>(total.numel()),
                  reducible_dtype(total), reduction.kind);
-    add_all_reduce(call, total, reduction);
+    call.add_all_reduce(total, reduction);
     for (const at::Tensor& tensor : tensors) {
       call.copies.emplace_back(total, tensor);
     }
   } else {
-    add_all_reduce(call, tensors[0], reduction);
+    call.add_all_reduce(tensors[0], reduction);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const Complain fn = enter("allreduce_coalesced");
+WorkPointer all_reduce_coalesced(GroupCalls& group, Tensors& tensors,
+                                 const c10d::AllreduceCoalescedOptions& opts) {
+  const Complain fn = group.enter("allreduce_coalesced");
   c10d::assertNonEmpty(fn, tensors);
   c10d::assertLayoutMatch(fn, tensors);
   require(fn, tensors[0].layout() == at::kStrided,
@@ -71,31 +63,29 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_coalesced(
     require(fn, tensor.scalar_type() == tensors[0].scalar_type(),
             "tensors must all have the same type");
   }
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::ALLREDUCE_COALESCED,
-              "q7x2:all_reduce",
-              tensors,
-              {tensors},
-              opts.timeout,
-              opts.asyncOp};
+  const Reduction reduction(opts.reduceOp, group.size());
+  CallBuilder call{group.size(),      OpType::ALLREDUCE_COALESCED,
+                   "q7x2:all_reduce", tensors,
+                   {tensors},         opts.timeout,
+                   opts.asyncOp};
   for (const at::Tensor& tensor : tensors) {
-    add_all_reduce(call, tensor, reduction);
+    call.add_all_reduce(tensor, reduction);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-// --------------------------------------------------------------------------------------- reduce
+// ------------------------------------------------------------------------------------------ reduce
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
-                                                        const c10d::ReduceOptions& opts) {
-  const Complain fn = enter("reduce");
-  c10d::assertRootRank(fn, opts.rootRank, size_);
+WorkPointer reduce(GroupCalls& group, Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const Complain fn = group.enter("reduce");
+  c10d::assertRootRank(fn, opts.rootRank, group.size());
   c10d::assertRootTensor(fn, opts.rootTensor, static_cast<int64_t>(tensors.size()));
   c10d::assertSingleElement(fn, tensors);
   check_tensors(fn, tensors);
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE, "q7x2:reduce", tensors, {tensors}, opts.timeout, opts.asyncOp};
-  const bool root = opts.rootRank == rank_;
+  const Reduction reduction(opts.reduceOp, group.size());
+  CallBuilder call{group.size(), OpType::REDUCE, "q7x2:reduce", tensors,
+                   {tensors},    opts.timeout,   opts.asyncOp};
+  const bool root = opts.rootRank == group.rank();
   at::Tensor contribution = tensors[0];
   if (reduction.premultiplies()) {
     contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
@@ -111,82 +101,71 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce(Tensors& tensors,
   }
   each.call.reduce = reduction.kind;
   each.call.divisor = reduction.divisor;
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-// -------------------------------------------------------------------------------- reduce-scatter
+// ---------------------------------------------------------------------------------- reduce-scatter
 
-void ProcessGroupQ7x2::add_reduce_scatter(Launch& launch, const at::Tensor& output,
-                                          const Tensors& inputs, const Reduction& reduction) {
-  TensorCall& each = launch.calls.emplace_back(Collective::kReduceScatter, reducible_dtype(output));
-  for (const at::Tensor& input : inputs) {
-    const size_t parts = static_cast<size_t>(size_) / inputs.size();
-    if (reduction.premultiplies()) {
-      each.reads(reduction.premultiply(input).to(input.scalar_type()), parts);
-    } else {
-      each.reads(input, parts);
-    }
-  }
-  each.writes(output);
-  each.call.reduce = reduction.kind;
-  each.call.divisor = reduction.divisor;
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter(
-    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
-  const Complain fn = enter("reduce_scatter");
+WorkPointer reduce_scatter(GroupCalls& group, Tensors& outputs, std::vector<Tensors>& inputs,
+                           const c10d::ReduceScatterOptions& opts) {
+  const Complain fn = group.enter("reduce_scatter");
   c10d::assertSingleElementOutput(fn, outputs);
-  require(
-      fn, inputs.size() == 1,
-      c10::str("requires a single-element input list containing a list with ", size_, " tensors."));
-  require(fn, inputs[0].size() == static_cast<size_t>(size_),
+  require(fn, inputs.size() == 1,
+          c10::str("requires a single-element input list containing a list with ", group.size(),
+                   " tensors."));
+  require(fn, inputs[0].size() == static_cast<size_t>(group.size()),
           "invalid input tensor list size, must be world size");
   check_dense(fn, inputs[0]);
   check_dense(fn, outputs);
   // Parts may differ in length; every rank knows them all from its inputs.
   check_same_type(fn, outputs[0], inputs[0]);
-  c10d::assertSizesMatch(fn, outputs[0].sizes(), inputs[0], static_cast<size_t>(rank_));
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0], {outputs},
-              opts.timeout,           opts.asyncOp};
-  add_reduce_scatter(call, outputs[0], inputs[0], reduction);
-  return launch(std::move(call));
+  c10d::assertSizesMatch(fn, outputs[0].sizes(), inputs[0], static_cast<size_t>(group.rank()));
+  const Reduction reduction(opts.reduceOp, group.size());
+  CallBuilder call{group.size(), OpType::REDUCE_SCATTER, "q7x2:reduce_scatter", inputs[0],
+                   {outputs},    opts.timeout,           opts.asyncOp};
+  call.add_reduce_scatter(outputs[0], inputs[0], reduction);
+  return group.launch(std::move(call));
 }
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
-  Tensors outputs{output};
-  Tensors inputs{input};
-  return reduce_scatter_tensors(OpType::_REDUCE_SCATTER_BASE, "q7x2:_reduce_scatter_base",
-                                enter("_reduce_scatter_base"), outputs, inputs, opts);
-}
+namespace {
 
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  return reduce_scatter_tensors(compat::kReduceScatterCoalesced,
-                                "q7x2:reduce_scatter_tensor_coalesced",
-                                enter("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
-}
-
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::reduce_scatter_tensors(
-    OpType type, const char* title, const Complain& fn, Tensors& outputs, Tensors& inputs,
-    const c10d::ReduceScatterOptions& opts) {
+WorkPointer reduce_scatter_tensors(GroupCalls& group, OpType type, const char* title,
+                                   const Complain& fn, Tensors& outputs, Tensors& inputs,
+                                   const c10d::ReduceScatterOptions& opts) {
   require(fn, !inputs.empty(), "requires non-empty input tensor list");
   require(fn, outputs.size() == inputs.size(),
           "requires input/output tensor lists to have the same length");
-  const Reduction reduction(opts.reduceOp, size_);
-  Launch call{type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
+  const Reduction reduction(opts.reduceOp, group.size());
+  CallBuilder call{group.size(), type, title, inputs, {outputs}, opts.timeout, opts.asyncOp};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_dense(fn, {outputs[i], inputs[i]});
     check_same_type(fn, inputs[i], {outputs[i]});
-    if (inputs[i].numel() != outputs[i].numel() * size_) {
-      fn("input tensor must be the same size as output size times world size: expected " +
-         std::to_string(outputs[i].numel() * size_) + " elements, got " +
+    if (inputs[i].numel() != outputs[i].numel() * group.size()) {
+      fn("input tensor must be the same size as output size times world size: "
+         "expected " +
+         std::to_string(outputs[i].numel() * group.size()) + " elements, got " +
          std::to_string(inputs[i].numel()));
     }
-    add_reduce_scatter(call, outputs[i], {inputs[i]}, reduction);
+    call.add_reduce_scatter(outputs[i], {inputs[i]}, reduction);
   }
-  return launch(std::move(call));
+  return group.launch(std::move(call));
 }
 
-}  // namespace q7x2
+}  // namespace
+
+WorkPointer reduce_scatter_base(GroupCalls& group, at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& opts) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensors(group, OpType::_REDUCE_SCATTER_BASE, "q7x2:_reduce_scatter_base",
+                                group.enter("_reduce_scatter_base"), outputs, inputs, opts);
+}
+
+WorkPointer reduce_scatter_tensor_coalesced(GroupCalls& group, Tensors& outputs, Tensors& inputs,
+                                            const c10d::ReduceScatterOptions& opts) {
+  return reduce_scatter_tensors(
+      group, compat::kReduceScatterCoalesced, "q7x2:reduce_scatter_tensor_coalesced",
+      group.enter("reduce_scatter_tensor_coalesced"), outputs, inputs, opts);
+}
+
+}  // namespace q7x2::collectives

@@ -12,7 +12,7 @@
 #include "fabric/json.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/bootstrap/peer_bootstrap.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {
@@ -88,7 +88,6 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
                                    c10::intrusive_ptr<Options> options)
     : compat::Backend(bootstrap.rank(), bootstrap.size()),
       options_(std::move(options)),
-      timeout_(options_->timeout),
       store_(store) {
   std::shared_ptr<const Fabric> learned;
   // Once all have told what they know, all have the group: who fails from here on fails the group.
@@ -277,7 +276,6 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d
     : compat::Backend(rank, size),
       options_(std::move(options)),
       runtime_(Runtime::instance()),
-      timeout_(options_->timeout),
       store_(store) {
   init();
 }
@@ -297,21 +295,20 @@ std::string ProcessGroupQ7x2::own_handle() const {
 std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
                                                    std::vector<std::string> handles, bool ordered,
                                                    std::optional<milliseconds> timeout) {
-  const auto successor = reconfigured(store_, {.uuid = std::move(uuid),
-                                               .handles = std::move(handles),
-                                               .ordered = ordered,
-                                               .timeout = timeout.value_or(timeout_.load()),
-                                               .old = this,
-                                               .scope = options_->group_name});
+  const auto successor =
+      reconfigured(store_, {.uuid = std::move(uuid),
+                            .handles = std::move(handles),
+                            .ordered = ordered,
+                            .timeout = timeout.value_or(calls_.effective(c10d::kUnsetTimeout)),
+                            .old = this,
+                            .scope = options_->group_name});
   // The successor takes the old group with it, which leaves it in good order.
   std::swap(runtime_, successor->runtime_);
   std::swap(group_, successor->group_);
   std::swap(planner_, successor->planner_);
   std::swap(plans_, successor->plans_);
   std::swap(servers_, successor->servers_);
-  sequence_ = 0;
-  barriers_ = 0;
-  coded_calls_ = 0;
+  calls_.count_anew();
   shrinks_ = 0;
   return {successor->rank_, successor->size_};
 }

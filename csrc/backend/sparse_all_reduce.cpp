@@ -3,13 +3,13 @@
 #include <vector>
 
 #include "backend/argument_checks.h"
+#include "backend/collectives.h"
 #include "backend/plain_tensors.h"
-#include "backend/process_group.h"
 #include "base/digest.h"
 #include "executor/sparse/row_source.h"
 #include "executor/sparse/sparse_call.h"
 
-namespace q7x2 {
+namespace q7x2::collectives {
 namespace {
 
 /// The number of each non-zero's row: its place among all combinations of sparse indices.
@@ -60,17 +60,19 @@ uint64_t rows_of(const Complain& fn, const at::Tensor& tensor) {
 
 // Each rank aggregates its share of the rows, and only rows that some rank has travel
 // (executor/sparse/sparse_all_reduce.h). Gradients of one rank for the same row are added first.
-c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
-    Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  const Complain fn = enter("allreduce_sparse");
+WorkPointer sparse_all_reduce(GroupCalls& group, Tensors& tensors,
+                              const c10d::AllreduceOptions& opts) {
+  const Complain fn = group.enter("allreduce_sparse");
   c10d::assertNonEmpty(fn, tensors);
   TORCH_CHECK(tensors[0].is_sparse(),
-              "ProcessGroupQ7x2::allreduce_sparse: expected a sparse COO tensor, got layout ",
+              "ProcessGroupQ7x2::allreduce_sparse: expected a sparse COO "
+              "tensor, got layout ",
               tensors[0].layout());
   c10d::assertLayoutMatch(fn, tensors);
   c10d::assertTypeAndSizesMatch(fn, tensors);
   TORCH_CHECK(opts.reduceOp == c10d::ReduceOp::SUM,
-              "unsupported reduction operation (allreduce_sparse only works with ReduceOp.SUM)");
+              "unsupported reduction operation (allreduce_sparse only works "
+              "with ReduceOp.SUM)");
   require(fn, tensors[0].sparse_dim() > 0, "expected a tensor with a sparse dimension");
   const c10::AutoGradMode no_grad(false);
   at::Tensor input = tensors[0].detach().cpu();
@@ -84,7 +86,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   input = input.coalesce();
   const at::Tensor numbers = row_numbers(input);
   require(fn, numbers.diff().gt(0).all().item<bool>(),
-          "the tensor says that it is coalesced, but its rows are not in ascending order");
+          "the tensor says that it is coalesced, but its rows are not in "
+          "ascending order");
   const at::Tensor values = input.values().contiguous();
   auto sizes = input.sizes().vec();
   const int64_t sparse_dim = input.sparse_dim();
@@ -96,18 +99,19 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
   agreed.add_all(sizes);
   agreed.add(static_cast<uint64_t>(sparse_dim));
 
-  Launch call{c10d::OpType::_ALLREDUCE_SPARSE,
-              "q7x2:sparse_all_reduce",
-              tensors,
-              {tensors},
-              opts.timeout,
-              opts.asyncOp};
+  CallBuilder call{group.size(),
+                   c10d::OpType::_ALLREDUCE_SPARSE,
+                   "q7x2:sparse_all_reduce",
+                   tensors,
+                   {tensors},
+                   opts.timeout,
+                   opts.asyncOp};
   const auto given = std::make_shared<ListedRows>(
       std::span(numbers.const_data_ptr<int64_t>(), static_cast<size_t>(numbers.numel())),
-      static_cast<const std::byte*>(values.const_data_ptr()), row_bytes, rows, size_);
+      static_cast<const std::byte*>(values.const_data_ptr()), row_bytes, rows, group.size());
   SparseCall sum{.layout = given->layout(),
                  .rows = given,
-                 .ranks = size_,
+                 .ranks = group.size(),
                  .dtype = reducible_dtype(values),
                  .agreed = agreed.value(),
                  .bytes = values.nbytes() + numbers.nbytes(),
@@ -125,13 +129,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupQ7x2::allreduce_sparse(
         const at::Tensor result = at::_sparse_coo_tensor_unsafe(
             indices_of(result_numbers,
                        at::IntArrayRef(sizes.data(), static_cast<size_t>(sparse_dim))),
-            result_values, sizes, values.options().layout(at::kSparse), /*is_coalesced=*/true);
+            result_values, sizes, values.options().layout(at::kSparse),
+            /*is_coalesced=*/true);
         for (at::Tensor output : outputs) {
           output.copy_(result);
         }
       },
       tensors[0].device());
-  return launch_sparse(std::move(call), {std::move(sum)}, {TaskMemory{}});
+  return group.launch_sparse(std::move(call), {std::move(sum)}, {TaskMemory{}});
 }
 
-}  // namespace q7x2
+}  // namespace q7x2::collectives

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -25,6 +26,14 @@ class TensorCall {
   explicit TensorCall(Collective collective, DType dtype, int root = -1);
 
   CollectiveCall call;
+
+  /// What the call reads is made by `derive`, in a job, from what the all-reduce `first` brings
+  /// (executor/collective/derived_input.h).
+  struct Derivation {
+    CollectiveCall first;
+    std::function<void()> derive;
+  };
+  std::optional<Derivation> derivation;
 
   /// The buffer of a collective that has one: its input and its output.
   void flat(const at::Tensor& tensor, Use use);

@@ -10,6 +10,7 @@
 
 #include "backend/element_type.h"
 #include "backend/plain_tensors.h"
+#include "backend/supported_device.h"
 
 namespace q7x2 {
 namespace {

@@ -17,7 +17,7 @@
 #include "backend/tensors.h"
 #include "backend/torch_compat.h"
 #include "transport/run/runtime.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

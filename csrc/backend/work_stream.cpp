@@ -9,7 +9,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "backend/device_stream.h"
+#include "backend/supported_device.h"
 
 namespace q7x2 {
 namespace {

@@ -1,8 +1,8 @@
-// ConcurrentRecent: a map of bounded size that threads look things up in without a lock.
+// ConcurrentRecent: a map of bounded size that threads read without a lock.
 //
 // A reader counts itself, and reads the newest snapshot of the map. A writer replaces the snapshot
-// and frees old ones when it sees no reader. Where the map is full, an entry goes that was not
-// looked up since the last time that it could have gone (the clock algorithm, or second chance).
+// and frees old ones when it sees no reader. If the map is full, it removes an entry that was not
+// read since it was last considered for removal (the clock algorithm, or second chance).
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ namespace q7x2 {
 template <typename Key, typename Value>
 class ConcurrentRecent {
  public:
-  /// `capacity`: entries, at least one.
+  /// `capacity`: number of entries, at least one.
   explicit ConcurrentRecent(size_t capacity) : capacity_(capacity) {}
   ~ConcurrentRecent() { delete entries_.load(); }
   ConcurrentRecent(const ConcurrentRecent&) = delete;
   ConcurrentRecent& operator=(const ConcurrentRecent&) = delete;
 
-  /// Null: nothing is remembered for the key. Any thread; waits for nobody.
+  /// Null if there is no entry for the key. Any thread; waits for nothing.
   std::shared_ptr<Value> find(const Key& key) const {
     const Reader reader(readers_);
     const Entries& entries = *entries_.load();
@@ -36,7 +36,7 @@ class ConcurrentRecent {
 
   // One thread at a time.
 
-  /// Remembers a new key.
+  /// Adds a new key.
   void add(const Key& key, std::shared_ptr<Value> value) {
     auto entries = std::make_unique<Entries>(*entries_.load());
     if (entries->size() >= capacity_) {
@@ -80,7 +80,7 @@ class ConcurrentRecent {
     std::atomic<int>& count;
   };
 
-  // A reader that a writer does not see comes later, and reads the new snapshot.
+  // A reader that the writer does not see comes later, and reads the new snapshot.
   void replace(std::unique_ptr<const Entries> entries) {
     retired_.emplace_back(entries_.exchange(entries.release()));
     if (readers_ == 0) retired_.clear();

@@ -40,7 +40,7 @@ MacContext new_context() {
 
 std::array<std::byte, 32> hmac(std::span<const std::byte> key,
                                std::initializer_list<std::span<const std::byte>> parts) {
-  // To make one takes longer than most messages do.
+  // Making a context takes longer than most messages.
   thread_local const MacContext context = new_context();
   require(EVP_MAC_init(context.get(), bytes_of(key), key.size(), nullptr) == 1);
   for (const std::span<const std::byte> part : parts) {

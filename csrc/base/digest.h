@@ -25,7 +25,7 @@ class Digest {
   uint64_t value() const { return value_; }
 
  private:
-  // Spreads what is hashed over all bits.
+  // Spreads the input over all bits.
   static constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
 
   uint64_t value_ = 0;

@@ -1,4 +1,4 @@
-// Typed errors: what failed, which peer, and the status of the library underneath.
+// Typed errors: the kind of failure, the peer, and the status of the underlying library.
 #pragma once
 
 #include <stdexcept>
@@ -21,7 +21,8 @@ enum class ErrorCode {
 /// The name of `code` as it appears in messages, for example "peer failed".
 const char* to_string(ErrorCode code);
 
-/// Every error below the c10d adapters. `rank` is the rank in the group that caused it, or -1.
+/// The type of all errors below the c10d adapters. `rank`: the rank in the group that caused it, or
+/// -1.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message, int rank = -1)

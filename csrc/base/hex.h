@@ -1,4 +1,4 @@
-// Bytes as hexadecimal digits.
+// Converts bytes to hexadecimal digits and back.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace q7x2 {
 
 std::string to_hex(std::string_view bytes);
-/// Empty where `text` has an odd length or other characters than `to_hex` writes.
+/// Empty if `text` has an odd length or characters that `to_hex` does not write.
 std::string from_hex(std::string_view text);
 
 }  // namespace q7x2

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kOff = -1;
 
-// The highest level that is written. Nothing: the setting is not understood.
+// The highest level that is written; nothing if the setting is invalid.
 std::optional<int> highest(std::string_view setting) {
   if (setting == "off") return kOff;
   if (setting.empty() || setting == "warn") return static_cast<int>(Level::kWarn);
@@ -50,7 +50,7 @@ void check_log_setting() {
 }
 
 bool logs(Level level) {
-  // Read once: a program may change its environment while other threads run.
+  // Read once, because a program may change its environment while other threads run.
   static const int upto = highest(setting()).value_or(static_cast<int>(Level::kWarn));
   return static_cast<int>(level) <= upto;
 }
@@ -62,7 +62,7 @@ void log(Level level, std::string_view text) noexcept {
   try {
     const std::string line =
         "q7x2: " + std::string(name_of(level)) + ": " + std::string(text) + "\n";
-    // One call, so that lines of several processes do not mix.
+    // One system call, so that lines of several processes do not mix.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   } catch (const std::bad_alloc&) {
     return;  // the line is lost

@@ -1,4 +1,4 @@
-// MemoryKind: what kind of memory an address is of, as whoever moves its bytes must know it.
+// MemoryKind: the kind of memory at an address, which code that moves its bytes must know.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace q7x2 {
 
 enum class MemoryKind : uint8_t {
   kHost,
-  kCuda,  ///< of a device, as CUDA's driver knows it
+  kCuda,  ///< a CUDA device's
 };
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// Numbers that somebody wrote: in a variable, an option, a file, a message.
+// Parses numbers in texts: in a variable, an option, a file, a message.
 #pragma once
 
 #include <charconv>
@@ -8,8 +8,8 @@
 
 namespace q7x2 {
 
-/// The number that all of `text` stands for, decimal and without blanks. Nothing if it is none, or
-/// does not fit the type.
+/// The number in `text`, which must be decimal and without blanks. Nothing if `text` is not a
+/// number, or does not fit the type.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -43,7 +43,7 @@ void make_private_folder(const std::filesystem::path& folder) {
 
 void replace_private_file(const std::filesystem::path& file, std::string_view text) {
   const std::filesystem::path draft = file.string() + ".part" + std::to_string(::getpid());
-  ::unlink(draft.c_str());  // of an earlier process of this number, or somebody's link
+  ::unlink(draft.c_str());  // left by an earlier process with this number, or someone's link
   try {
     const OwnedFd fd(
         ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));

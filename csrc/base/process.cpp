@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-// Counts the forks that led to this process: cheaper to ask than getpid().
+// Counts the forks between the first process and this one; faster than calling getpid().
 std::atomic<uint32_t> forks{0};
 
 std::atomic<bool> ending{false};
@@ -22,7 +22,7 @@ thread_local bool ends_process = false;
 
 void count_fork() {
   forks.fetch_add(1, std::memory_order_relaxed);
-  ending.store(false, std::memory_order_relaxed);  // the child has a life of its own
+  ending.store(false, std::memory_order_relaxed);  // the child does not end with its parent
 }
 
 uint32_t count_forks() {

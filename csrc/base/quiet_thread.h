@@ -1,4 +1,4 @@
-// Threads that leave every signal to the user's.
+// Threads that receive no signals, so that the user's threads get all of them.
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 
 namespace q7x2 {
 
-/// Blocks all signals in this thread, and in the threads that it starts, until it is destroyed.
+/// Blocks all signals in this thread, and in threads that it starts, until it is destroyed.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,4 +1,4 @@
-// RatedResource: something of the network or of a host that has a rate, and whose rate may change.
+// RatedResource: a part of the network or of a host with a rate that may change.
 #pragma once
 
 #include <compare>
@@ -6,16 +6,16 @@
 
 namespace q7x2 {
 
-/// The other end of a resource, whatever it is.
+/// Stands for any host as one end of a resource.
 inline constexpr int kAnyHost = -1;
 
 struct RatedResource {
   enum class Kind : uint8_t {
-    /// From one host to another over the network that all hosts share. {a, kAnyHost}: all that host
-    /// a sends. {kAnyHost, a}: all that it receives. {a, a}: its processor.
+    /// From one host to another over the network that all hosts share. {a, kAnyHost}: everything
+    /// that host a sends. {kAnyHost, a}: everything that it receives. {a, a}: its processor.
     kNetwork,
     kLink,   ///< the private link from one host to another
-    kCable,  ///< of a rack: {r, kAnyHost} is what leaves rack r, {kAnyHost, r} what enters it
+    kCable,  ///< the cable of a rack: {r, kAnyHost} leaves rack r, {kAnyHost, r} enters it
   };
 
   int from = 0;

@@ -1,4 +1,4 @@
-// Recent: a map that remembers what was used last, and forgets the rest.
+// Recent: a map of bounded size that keeps the entries that were used last.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace q7x2 {
 template <typename Key, typename Value>
 class Recent {
  public:
-  /// `capacity`: entries, at least one.
+  /// `capacity`: number of entries, at least one.
   explicit Recent(size_t capacity) : capacity_(capacity) {}
 
-  /// What is remembered for the key, as if it had just been added; null: nothing.
+  /// The value for the key, which then counts as the last one used; null if there is none.
   Value* find(const Key& key) {
     const auto found = places_.find(key);
     if (found == places_.end()) return nullptr;
@@ -22,7 +22,7 @@ class Recent {
     return &found->second->second;
   }
 
-  /// Remembers a new key. In place of the one that was not used for longest, where it is full.
+  /// Adds a new key. If the map is full, it replaces the entry that was not used for longest.
   Value& add(const Key& key, Value value) {
     entries_.emplace_front(key, std::move(value));
     places_[key] = entries_.begin();
@@ -44,7 +44,7 @@ class Recent {
   using Entries = std::list<std::pair<Key, Value>>;
 
   size_t capacity_;
-  Entries entries_;  // used last, first
+  Entries entries_;  // the last one used is first
   std::map<Key, typename Entries::iterator> places_;
 };
 

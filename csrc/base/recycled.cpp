@@ -51,7 +51,7 @@ RecycledMemory::~RecycledMemory() {
   if (!data_) return;
   const std::lock_guard lock(store().mutex);
   std::vector<Kept>& all = store().all;
-  // What was kept for longest makes room.
+  // Frees the memory that has been kept for longest.
   while (!all.empty() && store().bytes + bytes_ > kMostKept) {
     store().bytes -= all.front().bytes;
     all.erase(all.begin());

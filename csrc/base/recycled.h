@@ -1,8 +1,8 @@
-// Recycled: arrays that come and go with each call, in memory that is kept for the next one.
+// Recycled: arrays that are used during one call, in memory that is kept for the next call.
 //
-// The C library gives long arrays back to the system when they are freed, or not, as its heap
-// happens to lie, and the system clears every page of a new one when it is first touched. For
-// arrays that are passed over once that takes as long as what is done with them.
+// When long arrays are freed, the C library may return them to the system, and the system clears
+// every page of a new one when it is first used. For arrays that are read once, that takes as long
+// as the work on them.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace q7x2 {
 
-/// Memory from a store that the whole process shares, to which it returns. Thread-safe.
+/// Memory from a store that the whole process shares, and to which it returns. Thread-safe.
 class RecycledMemory {
  public:
   RecycledMemory() = default;
@@ -26,7 +26,7 @@ class RecycledMemory {
 
   std::byte* data() const { return data_.get(); }
 
-  /// What the store keeps at most.
+  /// Maximum number of bytes that the store keeps.
   static constexpr size_t kMostKept = size_t{64} << 20;
 
  private:
@@ -39,7 +39,7 @@ class RecycledMemory {
   size_t bytes_ = 0;
 };
 
-/// `size` elements that hold anything.
+/// `size` elements with undefined contents.
 template <class T>
 class Recycled {
   static_assert(std::is_trivial_v<T>);

@@ -1,8 +1,9 @@
-// RecyclingAllocator: memory for large objects that come and go with each call.
+// RecyclingAllocator: memory for large objects that are used during one call.
 //
-// malloc keeps blocks of up to 1 KiB for the next request of their size. A larger one takes it a
-// walk through its lists, and merges all small free blocks. So what std::allocate_shared makes with
-// this allocator goes back to a stack of its own type. Who finds the stack in use goes to malloc.
+// malloc keeps blocks of up to 1 KiB for the next request of the same size. For larger ones it
+// searches its lists, and merges all small free blocks. So memory that std::allocate_shared gets
+// from this allocator returns to a stack for its own type. If another thread is using the stack,
+// malloc is used.
 #pragma once
 
 #include <array>
@@ -50,7 +51,7 @@ class RecyclingAllocator {
 
    private:
 #ifdef __SANITIZE_ADDRESS__
-    static constexpr size_t kMost = 0;  // a block that is used again hides who uses it too late
+    static constexpr size_t kMost = 0;  // reusing a block would hide accesses after its end
 #else
     static constexpr size_t kMost = 64;
 #endif

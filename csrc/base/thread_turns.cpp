@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-/// The number that `text` begins with, which is taken off.
+/// Parses the number at the start of `text`, and removes it.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -25,7 +25,7 @@ std::optional<int64_t> take_number(std::string_view& text) {
 
 }  // namespace
 
-// The file has three numbers: "333410 61182 3", the last of them the number of turns.
+// The file has three numbers: "333410 61182 3". The last one is the number of turns.
 std::optional<ThreadTurns> turns_of_this_thread() {
   const OwnedFd file(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   std::array<char, 96> bytes;

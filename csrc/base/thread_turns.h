@@ -1,4 +1,4 @@
-// How much of the time that a thread wanted a processor it had one.
+// The share of the time for which a thread had a processor while it wanted one.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,16 @@
 
 namespace q7x2 {
 
-/// What the kernel counts of a thread since it began, in nanoseconds. Other threads, other
-/// processes and a quota of processor time make it wait.
+/// The kernel's counters of a thread since its start, in nanoseconds. A thread waits because of
+/// other threads, other processes and a quota of processor time.
 struct ThreadTurns {
   int thread = 0;
   int64_t ran = 0;
-  int64_t waited = 0;  ///< ready to run
+  int64_t waited = 0;  ///< ready to run, without a processor
 };
 
-/// Of the calling thread. Takes some microseconds. Nothing if the kernel does not count it.
+/// Counters of the calling thread. Takes some microseconds. Nothing if the kernel does not count
+/// them.
 std::optional<ThreadTurns> turns_of_this_thread();
 
 }  // namespace q7x2

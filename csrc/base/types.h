@@ -1,4 +1,4 @@
-// The words every layer shares: element types, reductions, collectives.
+// The types that every layer shares: element types, reductions, collectives.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace q7x2 {
 
-/// Element types a reduction can be asked for. Anything else travels as bytes.
+/// Element types of reductions. Other types are sent as bytes.
 enum class DType : uint8_t {
   kUInt8,
   kInt8,
@@ -36,8 +36,8 @@ size_t element_size(DType dtype);
 /// The name as torch prints it without its prefix, for example "float32".
 const char* to_string(DType dtype);
 
-/// True where partial sums must be held in a wider type, so that a Plan may round only once:
-/// the floats of 16 and of 8 bits.
+/// Whether partial sums must be stored in a wider type, so that a Plan may round only once: true
+/// for floats of 16 and of 8 bits.
 bool accumulates_wider(DType dtype);
 
 enum class ReduceKind : uint8_t { kSum, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };

@@ -31,7 +31,7 @@ void check_capsule(const py::capsule& capsule, std::string_view expected) {
   }
 }
 
-// A thread that waits for communication lets Python handle Ctrl-C.
+// While a thread waits for communication, Python can handle Ctrl-C.
 void check_signals() {
   if (!Py_IsInitialized() || PyGILState_Check() != 0) {
     return;
@@ -42,7 +42,7 @@ void check_signals() {
   }
 }
 
-// Stopping the runtime joins threads that may be waiting for the GIL.
+// Stopping the runtime joins threads, and these may be waiting for the GIL.
 void run_without_gil(const std::function<void()>& body) {
   if (holds_gil()) {
     const py::gil_scoped_release no_gil;
@@ -81,8 +81,8 @@ c10::intrusive_ptr<ProcessGroupQ7x2> create_backend(
   });
 }
 
-// A handle says where this process can be reached. So it must be reachable from then on, with or
-// without a group.
+// A handle contains the address of this process. So the process must be reachable from then on,
+// with or without a group.
 std::string reconfigure_handle(const c10::intrusive_ptr<ProcessGroupQ7x2>& group) {
   if (group) {
     return group->own_handle();
@@ -223,7 +223,8 @@ Attributes:
             register_codec_kernels(device_type, *kernels->get_pointer<const CodecKernels>());
           }
         });
-        py::capsule(stream_calls).release();  // what they hold stays
+        // they are never freed, because `stream_calls` stay in use
+        py::capsule(stream_calls).release();
         if (kernels) py::capsule(*kernels).release();
       },
       py::arg("device_type"), py::arg("stream_calls"), py::arg("codec_kernels") = py::none(),

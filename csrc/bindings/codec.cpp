@@ -25,7 +25,7 @@ at::Tensor checked(const at::Tensor& tensor, at::ScalarType dtype, int64_t least
   return tensor;
 }
 
-/// A tensor's blocks, and the place of each one's message.
+/// The blocks of a tensor, and the position of each block's message.
 struct Blocks {
   size_t count;
   size_t block;
@@ -80,7 +80,7 @@ void decode(const Codec& codec, const at::Tensor& messages, const std::vector<si
   const auto* const from = reinterpret_cast<const std::byte*>(
       checked(messages, at::kByte, static_cast<int64_t>(blocks.number() * blocks.room), "messages")
           .const_data_ptr<uint8_t>());
-  if (lengths.size() != blocks.number()) throw py::value_error("lengths: expected one a block");
+  if (lengths.size() != blocks.number()) throw py::value_error("lengths: expected one per block");
   const py::gil_scoped_release no_gil;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const size_t first = i * block;

@@ -16,7 +16,7 @@ namespace py = pybind11;
 using py::literals::operator""_a;
 using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// What DDP's reducer owns; the runner is Python's too.
+/// The object that DDP's reducer owns; Python also has a reference to the runner.
 class RunnerHook final : public c10d::CommHookInterface {
  public:
   explicit RunnerHook(std::shared_ptr<HookRunner> runner) : runner_(std::move(runner)) {}

@@ -1,4 +1,4 @@
-// Communication hooks of DDP, as Python attaches and reads them.
+// Communication hooks of DDP: how Python attaches and reads them.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -33,7 +33,7 @@ void bind_fabric(py::module_& module) {
         return to_json(fabric);
       },
       py::arg("fabric"), py::arg("measured"),
-      "The Fabric with the tuned times of another one in place of its own of the same calls.");
+      "The Fabric with the tuned times of another one instead of its own times of the same calls.");
   module.def(
       "remember_times",
       [](const std::string& measured) { remember_times(fabric_from_json(measured)); },
@@ -44,9 +44,8 @@ void bind_fabric(py::module_& module) {
         return catalogue_times(fabric_from_json(measured), catalogue_max_age());
       },
       py::arg("measured"),
-      "Adds the tuned times of this Fabric to the catalogue's entry of its hosts; False where "
-      "there "
-      "is none and it was not measured.");
+      "Adds the tuned times of this Fabric to the catalogue's entry of its hosts. Returns False if "
+      "there is no entry and the Fabric was not measured.");
 }
 
 }  // namespace q7x2

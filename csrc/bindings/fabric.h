@@ -1,4 +1,4 @@
-// Fabrics as Python sees them: JSON to be checked, and measured times to be kept.
+// Fabrics in Python: checks their JSON, and stores measured times.
 #pragma once
 
 #include <pybind11/pybind11.h>

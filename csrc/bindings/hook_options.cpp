@@ -51,7 +51,7 @@ const char* expected(const std::optional<at::ScalarType>&) {
   return "a torch.dtype or None";
 }
 
-/// Throws py::value_error for a value of another type than the option's.
+/// Throws py::value_error if the value does not have the option's type.
 OptionValue value_of(const OptionField& field, const py::handle& given) {
   return std::visit(
       [&](const auto& preset) -> OptionValue {
@@ -69,8 +69,7 @@ OptionValue value_of(const OptionField& field, const py::handle& given) {
       field.preset);
 }
 
-/// Throws py::value_error, which names the `owner` of the fields, for an option that none
-/// describes.
+/// Throws py::value_error, with the `owner` of the fields in its message, for an unknown option.
 OptionValues values_of(const std::vector<OptionField>& fields, const std::string& owner,
                        const py::dict& given) {
   OptionValues values;
@@ -88,7 +87,7 @@ HookFactory compressing_hook_of(const std::string& compressor, const py::dict& v
     const OptionFields<CompressingOptions> fields = compressing_fields();
     CompressingOptions options =
         fields.make(values_of(fields.fields(), "a compressing hook", compressing));
-    make_gradient_transform(options.transform, 1);  // throws for a name that does not exist
+    make_gradient_transform(options.transform, 1);  // throws if the name is unknown
     options.whole = std::move(whole);
     const CompressorKind& kind = find_compressor(compressor);
     return HookFactory{
@@ -121,7 +120,7 @@ void bind_compressing(py::module_& module) {
              py::arg("compressing"), py::arg("whole"));
 }
 
-/// Of each gradient the squared norm, and for each choice (bytes, squared error).
+/// Per gradient: the squared norm, and for each choice (bytes, squared error).
 using CostRows = std::vector<std::pair<double, std::vector<std::pair<double, double>>>>;
 
 std::vector<std::optional<size_t>> choose_codecs_of(const CostRows& rows) {

@@ -7,7 +7,7 @@
 
 namespace q7x2 {
 
-/// An algorithm and its options, to be run on any model.
+/// An algorithm and its options, for use with any model.
 struct HookFactory {
   MakeHook make;
 };

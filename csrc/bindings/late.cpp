@@ -30,7 +30,7 @@ Bytes bytes_of(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.scalar_type() != at::kByte || !is_plain(tensor)) {
     throw py::value_error("expected a contiguous tensor of uint8 on the CPU");
   }
-  // The storage and not the tensor, which may belong to Python.
+  // Keeps the storage, not the tensor, which may belong to Python.
   const auto kept = std::make_shared<c10::Storage>(tensor.storage());
   auto* const data = static_cast<std::byte*>(tensor.data_ptr());
   return {.data = {kept, data}, .size = tensor.nbytes()};
@@ -51,7 +51,7 @@ std::optional<PeerMessage> receive(Mail& mail, double seconds) {
   return mail.receive_within(std::max(0.0, seconds));
 }
 
-/// Runs `body` without the GIL; Python sees a TimeoutError where it has timed out.
+/// Runs `body` without the GIL. A timeout becomes a TimeoutError in Python.
 template <typename Body>
 auto or_timeout_error(const Body& body) {
   try {

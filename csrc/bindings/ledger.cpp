@@ -5,7 +5,7 @@
 #include "backend/process_group.h"
 #include "ledger/flight_archive.h"
 #include "ledger/flight_json.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 #include "transport/run/runtime.h"
 #include "transport/run/runtimes.h"
 

@@ -1,4 +1,4 @@
-// What happened, and what a group is, as functions of the Python module.
+// Records of past operations, and descriptions of groups, as functions of the Python module.
 #pragma once
 
 #include <pybind11/pybind11.h>

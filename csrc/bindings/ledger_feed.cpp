@@ -1,4 +1,4 @@
-// What the ledger is made of: counters, and operations as records.
+// The input of the ledger: counters, and operations as records.
 #include "bindings/ledger_feed.h"
 
 #include <algorithm>
@@ -80,7 +80,8 @@ py::dict stats(bool reset) {
       Locked locked(runtime->lock());
       batches.push_back(runtime->flights().counters(locked, reset));
     }
-    // After that: a runtime that ends meanwhile is in one of the two, or in both.
+    // Must be read after the living runtimes: one that ends meanwhile is in one of the two, or in
+    // both.
     ended = FlightArchive::of_process().counters();
   }
   const auto now =
@@ -162,7 +163,7 @@ py::list take(LedgerFeed& feed) {
     for (const std::shared_ptr<Runtime>& runtime : all_runtimes()) {
       batches.push_back(runtime->flights().read(runtime->lock()));
     }
-    // After that: a runtime that ends meanwhile leaves the rest here.
+    // Must be read after the living runtimes: one that ends meanwhile leaves the rest here.
     for (FlightBatch& rest : feed.take()) batches.push_back(std::move(rest));
     std::erase_if(batches, [](const FlightBatch& batch) { return batch.process == 0; });
     std::ranges::sort(batches, {}, &FlightBatch::steady_now);
@@ -192,7 +193,7 @@ void bind_ledger_feed(py::module_& module) {
       .def("attach", &attach, py::call_guard<py::gil_scoped_release>(),
            "Follow the groups of this process, those of now and those to come.")
       .def("wait", &LedgerFeed::wait, "seconds"_a, py::call_guard<py::gil_scoped_release>(),
-           "Wait until a group fails, or `wake` is called, or for so long.")
+           "Wait until a group fails, or `wake` is called, or the time has passed.")
       .def("wake", &LedgerFeed::wake, "End a `wait`.")
       .def("take", &take, "What is new since the last call.");
   module.def("ledger_columns", &columns,
@@ -200,7 +201,7 @@ void bind_ledger_feed(py::module_& module) {
   module.def(
       "clock_offset", &clock_offset, "group"_a, "ranks"_a, "timeout"_a,
       "How far rank 0's clock is ahead of this rank's, and by how much that may be wrong, in "
-      "nanoseconds. `ranks`: those that call it, beside rank 0.");
+      "nanoseconds. `ranks`: the ranks that call it in addition to rank 0.");
   module.def("ledger_stats", &stats, "reset"_a,
              "The counters of all groups, also of those that have ended.");
 }

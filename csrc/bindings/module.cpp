@@ -20,8 +20,8 @@ namespace {
 
 namespace py = pybind11;
 
-// torch's C++ classes change their layout between minor versions, so a module built against another
-// one would crash, not fail.
+// torch's C++ classes change their layout between minor versions. A module built against another
+// version would crash instead of raising an error.
 void require_torch_of_the_build() {
   const auto running = py::module_::import("torch").attr("__version__").cast<std::string>();
   const std::string built =

@@ -65,7 +65,7 @@ const Generator& find_generator(const std::string& collective, const std::string
                               "': expected one of " + known);
 }
 
-/// `wished`, or the largest one.
+/// `wished`, or the largest parameter.
 int choose_parameter(const Generator& generator, const ScheduleRequest& request,
                      std::optional<int> wished) {
   if (generator.parameters == nullptr) {
@@ -160,8 +160,8 @@ std::string export_plan(const std::string& collective, const std::string& algori
   return to_json(make_schedule(collective, algorithm, ranks, root, fabric_json));
 }
 
-/// Whether a device can code a candidate's call, or select what is sent: on rank 0, with a residual
-/// if the codec takes one.
+/// Whether a device can code a candidate's call, or select what is sent: checked for rank 0, with a
+/// residual if the codec uses one.
 bool is_for_device(const Candidate& candidate, const CallShape& shape, const Codec* codec,
                    const Fabric& fabric) {
   if (codec == nullptr || candidate.edges == Edges::kNone) return false;
@@ -176,7 +176,7 @@ bool is_for_device(const Candidate& candidate, const CallShape& shape, const Cod
          selects_on_device(plan, *codec, DType::kFloat32);
 }
 
-/// What was proven: the Schedule in figures.
+/// The figures of a Schedule that was proved correct.
 py::dict check_plan(const std::string& text) {
   const Schedule schedule = schedule_from_json(text);
   size_t ops = 0;
@@ -242,8 +242,10 @@ py::list explain(const std::string& collective, size_t bytes, const std::string&
         "algorithm"_a = each.algorithm, "edges"_a = to_string(each.edges),
         "on_device"_a = static_cast<bool>(on_device[i]), "slice_bytes"_a = each.slice_bytes,
         "window"_a = each.window, "measured"_a = each.measured, "simulated"_a = each.is_simulated,
-        "seconds"_a = prediction.seconds, "first_slice_seconds"_a = prediction.first_slice_seconds,
-        "loads"_a = loads_of(prediction), "plans"_a = each.plans,
+        "seconds"_a = prediction.seconds,
+        "seconds_after_silence"_a = prediction.seconds_after_silence,
+        "first_slice_seconds"_a = prediction.first_slice_seconds, "loads"_a = loads_of(prediction),
+        "plans"_a = each.plans,
         "bottleneck"_a = prediction.bottleneck < 0 ? py::object(py::none())
                                                    : py::object(py::int_(prediction.bottleneck))));
   }
@@ -352,8 +354,7 @@ void bind_plan(py::module_& module) {
   module.def(
       "exchange_algorithms",
       [](std::string algorithms) {
-        return or_value_error(
-            [&] { return ProcessGroupQ7x2::exchange_algorithms(std::move(algorithms)); });
+        return or_value_error([&] { return exchange_algorithms_of_thread(std::move(algorithms)); });
       },
       "algorithms"_a,
       "Forces the algorithms of this thread's collectives; returns what was forced before.");

@@ -20,7 +20,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// Ending a server joins threads that may be waiting for the GIL.
+/// The destructor of a server joins threads that may be waiting for the GIL.
 struct DeleteWithoutGil {
   void operator()(Server* server) const {
     const py::gil_scoped_release no_gil;
@@ -50,7 +50,7 @@ void bind_server(py::module_& module) {
            "bytes; None: there is no limit.")
       .def_property_readonly("number", &Server::number, "Its number among the job's servers.")
       .def("look", &Server::look, py::arg("duration"), NoGil(),
-           "Looks for groups that want it, for so long. False: the job has ended.")
+           "Looks for groups that want it, for this time. Returns False if the job has ended.")
       .def("leave", &Server::leave, NoGil(), "Leaves all groups in good order.")
       .def("take_news", &Server::take_news, "What has happened since the last call.");
 }

@@ -20,7 +20,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// `least`: elements that it has at least.
+/// `least`: minimum number of elements.
 const at::Tensor& checked(const at::Tensor& tensor, int64_t least, const char* name) {
   if (!tensor.device().is_cpu() || !is_plain(tensor) || tensor.numel() < least) {
     throw py::value_error(std::string(name) + ": expected a contiguous CPU tensor with at least " +
@@ -62,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> pack(const ShardRows& layout, const at::Tenso
 
 void unpack(const ShardRows& layout, const at::Tensor& coded, const at::Tensor& whole,
             const at::Tensor& rows, double factor) {
-  if (coded.dim() != 2) throw py::value_error("coded: expected a row for each row");
+  if (coded.dim() != 2) throw py::value_error("coded: expected two dimensions");
   const int64_t number = coded.size(0);
   check_rows(layout, rows, number);
   checked_fp32(coded, number * static_cast<int64_t>(layout.coded_count()), "coded");

@@ -1,4 +1,4 @@
-// Bad arguments as Python reports them.
+// Converts errors about arguments to Python's ValueError.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace q7x2 {
 
-/// Returns `body()`. An Error(kInvalidArgument) of it becomes a ValueError.
+/// Returns `body()`. If it throws Error(kInvalidArgument), that becomes a ValueError.
 template <typename Body>
 auto or_value_error(Body&& body) {
   try {

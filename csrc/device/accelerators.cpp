@@ -11,7 +11,7 @@
 namespace q7x2 {
 namespace {
 
-// The driver's functions, as cuda.h declares them. A CUstream is a pointer, a CUdeviceptr to pinned
+// The driver's functions, as declared in cuda.h. A CUstream is a pointer; the CUdeviceptr of pinned
 // host memory is its address.
 struct CudaDriver {
   int (*wait_value)(void* stream, uint64_t address, uint32_t value, unsigned flags) = nullptr;
@@ -21,7 +21,7 @@ struct CudaDriver {
 
 CudaDriver driver;
 
-constexpr unsigned kWaitGeq = 0;  // CU_STREAM_WAIT_VALUE_GEQ: a signed difference
+constexpr unsigned kWaitGeq = 0;  // CU_STREAM_WAIT_VALUE_GEQ, which compares by a signed difference
 
 template <typename Function>
 bool find(void* library, const char* name, Function& function) {
@@ -29,7 +29,7 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-// Whoever has CUDA tensors has loaded the driver.
+// A process with CUDA tensors has already loaded the driver.
 const StreamCalls* cuda_calls() {
   static const std::optional<StreamCalls> calls = []() -> std::optional<StreamCalls> {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -60,7 +60,7 @@ const StreamCalls* cuda_calls() {
 }
 
 struct Registry {
-  std::mutex mutex;  // guards the next
+  std::mutex mutex;  // guards the next member
   struct Accelerator {
     const StreamCalls* calls;
     MemoryKind memory;

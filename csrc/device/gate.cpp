@@ -9,7 +9,7 @@ namespace q7x2 {
 namespace {
 
 struct Flags {
-  std::mutex mutex;  // guards the next
+  std::mutex mutex;  // guards the next member
   std::vector<uint32_t*> unused;
 };
 
@@ -40,7 +40,7 @@ void Gate::stop(const StreamCalls& calls, void* stream, uint32_t step) {
                     "a wait of a stream for the host");
 }
 
-// The flag only ever grows: it may serve another gate already.
+// The flag only increases, because it may already serve another gate.
 void Gate::open(uint32_t steps) noexcept {
   std::atomic_ref flag(*flag_);
   uint32_t now = flag.load();
@@ -49,7 +49,7 @@ void Gate::open(uint32_t steps) noexcept {
   }
 }
 
-// Room for the flag is there: `unused` never grows beyond what add_flags reserved.
+// `unused` has room for the flag, because it never exceeds the capacity that add_flags reserved.
 void Gate::open() noexcept {
   if (is_open_.exchange(true)) return;
   open(steps_);

@@ -1,8 +1,8 @@
-// How a kernel is started, and the language it is written in.
+// How a kernel is started, and its language.
 //
-// nvcc knows that language. Any other compiler takes it from fibres/cuda_language.h, which only the
-// stand-in of tests/device has on its include path: there the threads of a block are fibres of one
-// CPU thread, and `launch` returns when the kernel is complete.
+// nvcc knows that language. For any other compiler it comes from fibres/cuda_language.h, which is
+// only on the include path of the substitute in tests/device: there the threads of a block are
+// fibres of one CPU thread, and `launch` returns when the kernel is complete.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace q7x2::device {
 struct LaunchShape {
   unsigned blocks = 1;
   unsigned threads = 1;     ///< per block
-  size_t shared_bytes = 0;  ///< per block, beside what the kernel declares: `dynamic_shared`
+  size_t shared_bytes = 0;  ///< per block, in addition to the kernel's own: `dynamic_shared`
 };
 
 }  // namespace q7x2::device
@@ -21,9 +21,9 @@ struct LaunchShape {
 
 #include <cuda_runtime_api.h>
 
-/// Before a loop: its copies are for numbers that are known when it is compiled.
+/// Before a loop: unrolls it if its length is known at compile time.
 #define Q7X2_UNROLL _Pragma("unroll")
-/// Before a loop: no copies.
+/// Before a loop: does not unroll it.
 #define Q7X2_ONE_BY_ONE _Pragma("unroll 1")
 
 namespace q7x2::device {
@@ -41,7 +41,7 @@ void launch(const char* what, void (*kernel)(Parameters...), LaunchShape shape, 
   check_launch(what);
 }
 
-/// Of the calling block, aligned to 16 bytes.
+/// The dynamic shared memory of the calling block, aligned to 16 bytes.
 inline __device__ std::byte* dynamic_shared() {
   extern __shared__ uint4 q7x2_dynamic_shared[];
   return reinterpret_cast<std::byte*>(q7x2_dynamic_shared);

@@ -52,7 +52,7 @@ CudaInfo cuda_info() {
   }
   if (error != cudaSuccess) {
     info.problem = explain(error);
-    cudaGetLastError();  // leaves no sticky error behind for the user's own CUDA calls
+    cudaGetLastError();  // so that the user's own CUDA calls do not see this error
   }
   return info;
 }

@@ -1,5 +1,5 @@
-// What is not the same for every kind of device: the questions to CUDA's runtime. Works in a build
-// without CUDA, which says so. Kernels are started through device/launch.h.
+// Queries of CUDA's runtime. Also works in a build without CUDA, and reports that. Kernels are
+// started through device/launch.h.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct CudaDevice {
 };
 
 struct CudaInfo {
-  bool built = false;       ///< the CUDA sources are part of this build
-  int runtime_version = 0;  ///< 1000 * major + 10 * minor, of the toolkit linked in
-  int driver_version = 0;   ///< the newest CUDA version the driver runs; 0 without a driver
-  std::string problem;      ///< why `devices` is empty, in words; empty where it is not
+  bool built = false;       ///< whether the CUDA sources are part of this build
+  int runtime_version = 0;  ///< 1000 * major + 10 * minor, for the toolkit that is linked
+  int driver_version = 0;  ///< the newest CUDA version that the driver supports; 0 without a driver
+  std::string problem;     ///< why `devices` is empty, in words; empty if it is not
   std::vector<CudaDevice> devices;
 };
 
 #if Q7X2_HAVE_CUDA
-/// Asks the driver. Creates no context and never throws: what fails is in `problem`.
+/// Asks the driver. Creates no context and never throws: errors are reported in `problem`.
 CudaInfo cuda_info();
 #else
 inline CudaInfo cuda_info() {

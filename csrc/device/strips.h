@@ -1,10 +1,11 @@
-// Strips: the steps in which the regions of a call pass between a device and the host.
+// Strips: the steps in which the regions of a call are copied between a device and the host.
 //
-//   region 0  [ strip 0 | strip 1 | strip 2 ]      Strip k of every region passes before strip
-//   region 1  [ strip 0 | strip 1 ]                k + 1 of any: as the slices of a call do.
+//   region 0  [ strip 0 | strip 1 | strip 2 ]      Strip k of every region is copied before any
+//   region 1  [ strip 0 | strip 1 ]                strip k + 1, in the order of a call's slices.
 //
-// So a call can begin with what is there while the rest is on its way. A strip is a run of bytes at
-// the same place in each region. Few bytes pass in one strip, because each copy costs time, too.
+// So a call can begin with the first strips while the rest is still being copied. A strip is a run
+// of bytes at the same position in each region. A small call has one strip, because each copy also
+// costs time.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +17,16 @@ namespace q7x2 {
 
 class Strips {
  public:
-  /// A strip has at least so many bytes of all regions together, if there are several strips.
+  /// If there are several strips, each has at least this many bytes in all regions together.
   static constexpr size_t kLeastBytes = size_t{1} << 20;
-  /// All strips of a call together are at most so many copies, or one per region.
+  /// Maximum number of copies for all strips of a call, if it is more than one per region.
   static constexpr size_t kMostCopies = 64;
-  /// The same where a call needs all of its regions at once.
+  /// The same for a call that needs all of its regions at once.
   static constexpr size_t kOnePerRegion = 0;
-  /// Strips begin at multiples of so many bytes.
+  /// Strips begin at multiples of this many bytes.
   static constexpr size_t kUnit = 64;
 
-  /// `regions`: the bytes of each.
+  /// `regions`: the size of each region in bytes.
   explicit Strips(std::span<const size_t> regions, size_t most_copies = kMostCopies) {
     if (regions.empty()) return;
     longest_ = *std::ranges::max_element(regions);
@@ -37,10 +38,10 @@ class Strips {
   }
 
   size_t count() const { return count_; }
-  /// Where strip `k` of a region begins, if the region reaches so far. Strip `count()` begins at
-  /// the end of the longest one.
+  /// The position at which strip `k` begins in a region, if the region is that long. Strip
+  /// `count()` begins at the end of the longest region.
   size_t begin(size_t k) const { return std::min(k * step_, longest_); }
-  /// How many strips are complete when the first `bytes` of each region are there.
+  /// Number of strips that are complete when the first `bytes` bytes of each region have arrived.
   size_t within(size_t bytes) const { return bytes >= longest_ ? count_ : bytes / step_; }
 
  private:

@@ -1,7 +1,7 @@
-// WorkStream: a stream of a device for work that the host starts as a call goes on: copies of
-// messages, and kernels.
+// WorkStream: a stream of a device for work that the host starts during a call: copies of messages,
+// and kernels.
 //
-// Nothing on it waits for another stream or for a gate. What is enqueued is ready to run, so calls
+// Nothing on it waits for another stream or for a gate. All enqueued work is ready to run, so calls
 // that share it never wait for each other's callers.
 #pragma once
 
@@ -19,7 +19,7 @@ class WorkStream {
 
   virtual ~WorkStream() = default;
 
-  /// Host memory whose copies to and from the device leave the host free. Any thread; may take
+  /// Host memory whose copies to and from the device do not block the host. Any thread; may take
   /// long. Throws if there is none.
   virtual std::shared_ptr<std::byte> pinned(size_t bytes) = 0;
   /// Calls `enqueue` while the stream and its device are the calling thread's current ones. Any
@@ -29,11 +29,12 @@ class WorkStream {
   virtual void* handle() const = 0;
   virtual const StreamCalls& calls() const = 0;
 
-  // Inside `with`. They throw if the device refuses.
+  // To be called inside `with`. They throw if the device refuses.
 
-  /// Memory of the device for what is enqueued until the pointer is dropped.
+  /// Memory of the device for work that is enqueued before the pointer is released.
   virtual std::shared_ptr<std::byte> scratch(size_t bytes) = 0;
-  /// Between pinned memory, which must stay until the copy is done, and the device, or on that.
+  /// Copies between the device and pinned memory, which must live until the copy is done, or within
+  /// the device.
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Way way) = 0;
 };
 

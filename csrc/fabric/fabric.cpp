@@ -73,6 +73,49 @@ double own_rate(const Fabric::Host& host, std::string_view device, double Fabric
   return device == kCpu ? of_cpus : 0;
 }
 
+void require_connections(const Fabric& fabric) {
+  for (size_t i = 0; i < fabric.racks.size(); ++i) {
+    require_quantity(fabric.racks[i].up, "the uplink of rack " + std::to_string(i));
+    require_quantity(fabric.racks[i].down, "the downlink of rack " + std::to_string(i));
+    require_quantity(fabric.racks[i].alpha, "the latency of rack " + std::to_string(i));
+  }
+  for (size_t i = 0; i < fabric.links.size(); ++i) {
+    const std::string name = "link " + std::to_string(i);
+    require_index(fabric.links[i].a, fabric.hosts.size(), "an end of " + name);
+    require_index(fabric.links[i].b, fabric.hosts.size(), "an end of " + name);
+    if (fabric.links[i].a == fabric.links[i].b) invalid(name + " joins a host with itself");
+    require_quantity(fabric.links[i].rate, "the rate of " + name);
+    require_quantity(fabric.links[i].alpha, "the latency of " + name);
+  }
+  for (size_t i = 0; i < fabric.pairs.size(); ++i) {
+    const std::string name = "pair " + std::to_string(i);
+    require_index(fabric.pairs[i].from, fabric.hosts.size(), "an end of " + name);
+    require_index(fabric.pairs[i].to, fabric.hosts.size(), "an end of " + name);
+    for (const double value :
+         {fabric.pairs[i].alpha, fabric.pairs[i].alpha_spread, fabric.pairs[i].rate,
+          fabric.pairs[i].rate_spread, fabric.pairs[i].solo, fabric.pairs[i].window}) {
+      require_quantity(value, "a figure of " + name);
+    }
+  }
+}
+
+void require_rates(const Fabric& fabric) {
+  for (const auto& [name, cost] :
+       {std::pair("memory", fabric.memory), std::pair("network", fabric.network)}) {
+    require_quantity(cost.alpha, std::string("the latency of ") + name);
+    require_quantity(cost.overhead, std::string("the overhead of ") + name);
+  }
+  require_quantity(fabric.interconnect.alpha_factor, "the latency factor between NUMA nodes");
+  require_quantity(fabric.interconnect.rate, "the rate between NUMA nodes");
+  require_quantity(fabric.devices.alpha, "the latency between devices");
+  require_quantity(fabric.devices.overhead, "the overhead of messages between devices");
+  require_quantity(fabric.devices.rate, "the rate between devices");
+  require_quantity(fabric.devices.reduce_rate, "the reduce rate of devices");
+  require_quantity(fabric.copy_rate, "the copy rate");
+  require_quantity(fabric.reduce_rate, "the reduce rate");
+  require_quantity(fabric.burst, "the burst");
+}
+
 }  // namespace
 
 double rate_or_unlimited(double rate) {
@@ -208,28 +251,7 @@ void Fabric::validate() const {
     invalid(std::to_string(bindings.size()) + " bindings for " + std::to_string(host_of.size()) +
             " ranks");
   }
-  for (size_t i = 0; i < racks.size(); ++i) {
-    require_quantity(racks[i].up, "the uplink of rack " + std::to_string(i));
-    require_quantity(racks[i].down, "the downlink of rack " + std::to_string(i));
-    require_quantity(racks[i].alpha, "the latency of rack " + std::to_string(i));
-  }
-  for (size_t i = 0; i < links.size(); ++i) {
-    const std::string name = "link " + std::to_string(i);
-    require_index(links[i].a, hosts.size(), "an end of " + name);
-    require_index(links[i].b, hosts.size(), "an end of " + name);
-    if (links[i].a == links[i].b) invalid(name + " joins a host with itself");
-    require_quantity(links[i].rate, "the rate of " + name);
-    require_quantity(links[i].alpha, "the latency of " + name);
-  }
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const std::string name = "pair " + std::to_string(i);
-    require_index(pairs[i].from, hosts.size(), "an end of " + name);
-    require_index(pairs[i].to, hosts.size(), "an end of " + name);
-    for (const double value : {pairs[i].alpha, pairs[i].alpha_spread, pairs[i].rate,
-                               pairs[i].rate_spread, pairs[i].solo}) {
-      require_quantity(value, "a figure of " + name);
-    }
-  }
+  require_connections(*this);
   require_codecs(codecs, "");
   for (size_t i = 0; i < tuned.size(); ++i) {
     const std::string name = "tuned time " + std::to_string(i);
@@ -237,19 +259,7 @@ void Fabric::validate() const {
     if (tuned[i].algorithm.empty()) invalid(name + " names no algorithm");
     require_quantity(tuned[i].seconds, "the seconds of " + name);
   }
-  for (const auto& [name, cost] : {std::pair("memory", memory), std::pair("network", network)}) {
-    require_quantity(cost.alpha, std::string("the latency of ") + name);
-    require_quantity(cost.overhead, std::string("the overhead of ") + name);
-  }
-  require_quantity(interconnect.alpha_factor, "the latency factor between NUMA nodes");
-  require_quantity(interconnect.rate, "the rate between NUMA nodes");
-  require_quantity(devices.alpha, "the latency between devices");
-  require_quantity(devices.overhead, "the overhead of messages between devices");
-  require_quantity(devices.rate, "the rate between devices");
-  require_quantity(devices.reduce_rate, "the reduce rate of devices");
-  require_quantity(copy_rate, "the copy rate");
-  require_quantity(reduce_rate, "the reduce rate");
-  require_quantity(burst, "the burst");
+  require_rates(*this);
 }
 
 // Each rank's device copies and adds by itself, and no NUMA node is in its way.

@@ -112,6 +112,9 @@ struct Fabric {
     double rate = 0;          ///< bytes a second, while all hosts talked in pairs
     double rate_spread = 0;   ///< range of the rates of parts of the run, relative to the rate
     double solo = 0;          ///< bytes a second with nobody else talking; 0: not measured
+    /// Bytes that one connection between far hosts keeps on its way, so that in each round trip,
+    /// two alpha, no more pass; 0: as many as the route takes.
+    double window = 0;
   };
   /// The time that a collective was measured to take.
   struct Tuned {

@@ -25,6 +25,7 @@ constexpr double kHeldBack = 0.7;
 constexpr double kHeldUp = 0.75;
 
 using Flow = Measurements::Flow;
+
 /// The rate of a NIC: of the flows through it, those that nothing else held up.
 double nic_rate(std::vector<double> rates) {
   if (rates.empty()) return 0;
@@ -165,8 +166,9 @@ void set_costs(const std::vector<Measurements::Ping>& pings, const std::vector<i
       if (ping.crosses_numa != crossing) continue;
       if (near[static_cast<size_t>(ping.a)] != near[static_cast<size_t>(ping.b)]) continue;
       round_trips.push_back(ping.round_trip);
-      overheads.push_back(ping.overhead);
+      if (!is_far(ping.round_trip)) overheads.push_back(ping.overhead);
     }
+    if (overheads.empty()) overheads.push_back(cost.overhead);  // the default
     if (!round_trips.empty()) cost = cost_of(median(round_trips), median(overheads));
     if (inside && cost.measured) {
       cost.alpha = std::max(cost.alpha, kLeastAlpha);
@@ -209,6 +211,7 @@ void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fab
   for (const Flow& flow : flows) {
     pair(flow.from, flow.to).rate = flow.rate;
     pair(flow.from, flow.to).rate_spread = flow.spread;
+    pair(flow.from, flow.to).window = flow.window;
   }
   for (const Flow& flow : measured.solo) pair(flow.from, flow.to).solo = flow.rate;
   for (const auto& ping : measured.pings) {
@@ -219,6 +222,25 @@ void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fab
     }
   }
   for (const auto& [hosts, measurement] : pairs) fabric.pairs.push_back(measurement);
+}
+
+/// Of the pairs between two far groups a few have streamed: the others have the windows of those.
+void set_windows(Fabric& fabric) {
+  const auto racks_of = [&](const Fabric::Pair& pair) {
+    return std::pair(fabric.hosts[static_cast<size_t>(pair.from)].rack,
+                     fabric.hosts[static_cast<size_t>(pair.to)].rack);
+  };
+  std::map<std::pair<int, int>, std::vector<double>> measured;  // by racks
+  for (const Fabric::Pair& pair : fabric.pairs) {
+    if (pair.rate > 0) measured[racks_of(pair)].push_back(pair.window);
+  }
+  std::vector<double*> windows;
+  for (Fabric::Pair& pair : fabric.pairs) {
+    const auto known = measured.find(racks_of(pair));
+    if (pair.rate == 0 && known != measured.end()) pair.window = median(known->second);
+    windows.push_back(&pair.window);
+  }
+  even_out(std::move(windows));
 }
 
 void set_links(const Measurements& measured, Fabric& fabric) {
@@ -321,6 +343,7 @@ Fabric infer(const Measurements& measured) {
   if (has_far) set_distances(measured.pings, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, group, fabric);
   set_pairs(measured, flows, fabric);
+  set_windows(fabric);
   set_links(measured, fabric);
   fabric.validate();
   return fabric;

@@ -138,6 +138,7 @@ void describe(F& fields, typename F::template Of<Fabric::Pair> pair) {
   fields.add("rate", kOptional, pair.rate, Quantity{});
   fields.add("rate_spread", kOptional, pair.rate_spread, Quantity{});
   fields.add("solo", kOptional, pair.solo, Quantity{});
+  fields.add("window", kUnlessEmpty, pair.window, Quantity{});
 }
 
 template <typename F>

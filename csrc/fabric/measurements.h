@@ -8,6 +8,13 @@
 
 namespace q7x2 {
 
+/// Whether hosts are far from each other. Between others TCP's slow start is over within
+/// milliseconds, and a message costs more CPU time than its way takes.
+inline bool is_far(double round_trip) {
+  constexpr double kFarRoundTrip = 2e-3;  // seconds
+  return round_trip > kFarRoundTrip;
+}
+
 /// What a probe measured. Hosts are numbered in the order of their first ranks.
 struct Measurements {
   /// The wires that a flow or ping can be made over: the network that all hosts share, or beside it
@@ -26,7 +33,7 @@ struct Measurements {
     int b = 0;
     double round_trip = 0;  ///< seconds, with little disturbance
     double spread = 0;      ///< interquartile range over the median
-    double overhead = 0;    ///< seconds for each of many messages sent at once
+    double overhead = 0;    ///< seconds for each of many messages sent at once; of near hosts
     int wire = kShared;
     bool crosses_numa = false;  ///< between two NUMA nodes of one host
   };
@@ -36,7 +43,8 @@ struct Measurements {
     double rate = 0;  ///< bytes a second
     double spread = 0;
     int wire = kShared;
-    double burst = 0;  ///< bytes that came at once, before the rest came at that rate
+    double burst = 0;   ///< bytes that came at once, before the rest came at that rate
+    double window = 0;  ///< bytes that one connection keeps on its way; 0: it fills its path
   };
 
   std::vector<int> host_of;  ///< by rank

@@ -49,7 +49,8 @@ Routes::Routes(const Fabric& fabric)
     : host_of_(fabric.host_of),
       memory_(fabric.memory),
       crossing_(fabric.memory),
-      network_(fabric.network) {
+      network_(fabric.network),
+      burst_(fabric.burst) {
   crossing_.alpha *= fabric.interconnect.alpha_factor;
   const std::vector<bool> crosses = hosts_with_crossings(fabric);
   for (size_t i = 0; i < fabric.hosts.size(); ++i) {
@@ -94,16 +95,26 @@ void Routes::add_pairs(const Fabric& fabric) {
     const Route ordinary = shared(pair.from, pair.to);
     const double alpha = alpha_of(pair, ordinary.cost);
     const bool is_slow = pair.solo > 0 && pair.solo < kPromiseKept * ordinary.rate;
-    if (!is_slow && alpha == ordinary.cost.alpha) continue;
+    const bool is_bounded = pair.window > 0 && alpha > 0;
+    if (!is_slow && !is_bounded && alpha == ordinary.cost.alpha) continue;
     const int resource =
         is_slow ? add(Kind::kPair, "pair " + arrow(fabric, pair.from, pair.to), pair.solo) : kNone;
+    const int window = is_bounded ? add_window(fabric, pair, alpha) : kNone;
     exceptions_.emplace_back(pair.from, pair.to);
-    pairs_[hosts_key(pair.from, pair.to)] = {pair.from, pair.to, alpha, resource, false};
+    pairs_[hosts_key(pair.from, pair.to)] = {pair.from, pair.to, alpha, resource, false, window};
   }
 }
 
+int Routes::add_window(const Fabric& fabric, const Fabric::Pair& pair, double alpha) {
+  const double rate = pair.window / (2 * alpha);
+  const int window = add(Kind::kWindow, "connection " + arrow(fabric, pair.from, pair.to), rate);
+  resources_.back().burst = pair.window;
+  return window;
+}
+
 int Routes::add(Kind kind, std::string name, double rate) {
-  resources_.push_back({kind, std::move(name), rate_or_unlimited(rate)});
+  const bool can_burst = is_network(kind) && rate > 0;
+  resources_.push_back({kind, std::move(name), rate_or_unlimited(rate), can_burst ? burst_ : 0});
   return static_cast<int>(resources_.size()) - 1;
 }
 
@@ -123,7 +134,8 @@ const Routes::Pair* Routes::find_pair(int from, int to) const {
 Routes::Route Routes::finish(Path path, Fabric::Cost cost) const {
   double rate = std::numeric_limits<double>::infinity();
   for (const int resource : path) {
-    rate = std::min(rate, resources_[static_cast<size_t>(resource)].rate);
+    const Resource& of = resources_[static_cast<size_t>(resource)];
+    if (of.kind != Kind::kWindow) rate = std::min(rate, of.rate);
   }
   return {path, cost, rate};
 }
@@ -185,6 +197,7 @@ Routes::Route Routes::between_hosts(int from, int to) const {
   Path path;
   if (!pair->is_link) path = shared(from, to).resources;
   if (pair->resource != kNone) path.push_back(pair->resource);
+  if (pair->window != kNone) path.push_back(pair->window);
   return finish(path, cost);
 }
 

@@ -9,7 +9,9 @@
 //   rank 0 --egress(h0)--> [rack 0] --up(0)--> (core) --down(1)--> [rack 1] --ingress(h5)--> rank 9
 //
 // A pair of hosts that was measured has the latency that was measured, and a resource of its own if
-// it alone reaches less than the resources of its route promise.
+// it alone reaches less than the resources of its route promise. Another one is the window of its
+// connection, if that does not fill the route: it lets the window pass at once, and then as much in
+// each round trip.
 #pragma once
 
 #include <array>
@@ -28,7 +30,7 @@ namespace q7x2 {
 /// Its memory grows with hosts, racks, links and measured pairs, and not with pairs of hosts.
 class Routes {
  public:
-  enum class Kind { kEgress, kIngress, kUp, kDown, kLink, kMemory, kInterconnect, kPair };
+  enum class Kind { kEgress, kIngress, kUp, kDown, kLink, kMemory, kInterconnect, kPair, kWindow };
 
   /// Whether it is one of the network's, not of a host's own memory.
   static bool is_network(Kind kind) { return kind != Kind::kMemory && kind != Kind::kInterconnect; }
@@ -37,12 +39,13 @@ class Routes {
     Kind kind;
     std::string name;  ///< "egress h0", "up rack 1", "link h0 -> h2", "memory h3"
     double rate;       ///< bytes per second; infinite where unknown
+    double burst;      ///< bytes that it lets pass at once after a pause
   };
 
   /// The resources of one route, as indices, in the order in which traffic takes them.
   class Path {
    public:
-    static constexpr size_t kMost = 5;
+    static constexpr size_t kMost = 6;
 
     void push_back(int resource) { resources_[size_++] = resource; }
     const int* begin() const { return resources_.data(); }
@@ -58,7 +61,7 @@ class Routes {
   struct Route {
     Path resources;
     Fabric::Cost cost;
-    double rate;  ///< the least of its resources'
+    double rate;  ///< the least of its resources', for messages that fit into a window
   };
 
   /// A host's own resources.
@@ -104,6 +107,7 @@ class Routes {
     double alpha;
     int resource;  // kNone: nothing but those of any pair
     bool is_link;  // whose only resource that is
+    int window = kNone;
   };
 
   uint64_t hosts_key(int from, int to) const {
@@ -111,6 +115,7 @@ class Routes {
   }
   bool crosses_numa(int source, int destination) const;
   int add(Kind kind, std::string name, double rate);
+  int add_window(const Fabric& fabric, const Fabric::Pair& pair, double alpha);
   void add_links(const Fabric& fabric);
   void add_pairs(const Fabric& fabric);
   const Pair* find_pair(int from, int to) const;
@@ -120,6 +125,7 @@ class Routes {
   std::vector<int> host_of_;  // by rank
   std::vector<int> numa_of_;  // by rank; empty: not known
   Fabric::Cost memory_, crossing_, network_;
+  double burst_;
   std::vector<Resource> resources_;
   std::vector<Ports> hosts_;
   std::vector<Cable> racks_;

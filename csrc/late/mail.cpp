@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24) * 3650;  /
 
 }  // namespace
 
-/// A message whose end is an arrival, unless its queue is gone.
+/// A message whose completion is an arrival, unless its queue no longer exists.
 class Mail::MailTask final : public MessageTask {
  public:
   MailTask(std::shared_ptr<Group> group, Direction direction, int peer, uint32_t tag,
@@ -71,7 +71,7 @@ void Mail::send(int peer, std::span<const int64_t> header, const Bytes& payload)
   to[width_] = static_cast<int64_t>(payload.size);
   sends.push_back(post_send(peer, kHeaderTag, numbers, nullptr));
   if (payload.size == 0) return;
-  // Once the payload has been taken, its sender may send the next one.
+  // The sender may send the next payload once this one has been taken.
   payloads_[peer] = post_send(peer, kPayloadTag, payload, [] { return std::nullopt; });
   sends.push_back(payloads_[peer]);
 }

@@ -1,11 +1,11 @@
-// Mail: messages from any rank to any other, received as they come.
+// Mail: messages from any rank to any other, received when they arrive.
 //
-// A message is a header of a few whole numbers, and perhaps a payload of bytes behind it. One
-// receive per peer waits for its next header at all times:
+// A message is a header of a few integers, and optionally a payload of bytes after it. One receive
+// per peer always waits for its next header:
 //
 //   send header, send payload  -->  header's receive --> payload's receive --> queue
 //
-// A message arrives when it is whole, so it may overtake one with a longer payload.
+// A message arrives when it is complete, so it may overtake one with a longer payload.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ namespace q7x2 {
 
 class Mail final : public Messenger, public std::enable_shared_from_this<Mail> {
  public:
-  /// All ranks of `group` make it, and nobody else sends messages in the group. `width`: numbers of
-  /// a header. `queue`: where messages arrive; several Mails of one thread may share it.
-  /// `most_sends`: unfinished sends to a rank that does not take them, beyond which messages to it
-  /// are dropped.
+  /// All ranks of `group` make it, and nothing else sends messages in the group. `width`: number of
+  /// integers in a header. `queue`: where messages arrive; several Mails of one thread may share
+  /// it. `most_sends`: maximum number of unfinished sends to a rank that does not take them;
+  /// further messages to it are dropped.
   static std::shared_ptr<Mail> make(std::shared_ptr<Group> group, size_t width,
                                     std::shared_ptr<MessageQueue> queue, size_t most_sends);
   Mail(const Mail&) = delete;
@@ -38,8 +38,8 @@ class Mail final : public Messenger, public std::enable_shared_from_this<Mail> {
   const std::vector<int>& peers() const override { return peers_; }
   void send(int peer, std::span<const int64_t> header, const Bytes& payload) override;
   bool is_loading(int peer) const override;
-  /// The next message of the queue. Nothing: `deadline` passed, or a part of a message has arrived
-  /// or been taken. Throws the Error of a failed group.
+  /// The next message of the queue. Nothing if `deadline` passed, or if a part of a message has
+  /// arrived or been taken. Throws the Error of a failed group.
   std::optional<PeerMessage> receive(TimePoint deadline) { return queue_->receive(deadline); }
   std::optional<PeerMessage> receive_within(double seconds) override;
   void finish_sends() override;
@@ -60,8 +60,8 @@ class Mail final : public Messenger, public std::enable_shared_from_this<Mail> {
   const std::shared_ptr<MessageQueue> queue_;
   const size_t most_sends_;
   std::vector<int> peers_;
-  std::map<int, std::vector<std::shared_ptr<MailTask>>> sends_;  // by peer: unfinished ones
-  std::map<int, std::shared_ptr<MailTask>> payloads_;            // by peer: the last one
+  std::map<int, std::vector<std::shared_ptr<MailTask>>> sends_;  // by peer: unfinished sends
+  std::map<int, std::shared_ptr<MailTask>> payloads_;            // by peer: the last payload
 };
 
 }  // namespace q7x2

@@ -8,7 +8,7 @@
 
 namespace q7x2 {
 
-// Vectors of the processor load whole cache lines of it.
+// Aligned because the processor's vector loads read whole cache lines.
 Bytes Bytes::make(size_t size) {
   constexpr std::align_val_t kAlignment{64};
   auto* const data = static_cast<std::byte*>(::operator new(size, kAlignment));
@@ -16,8 +16,8 @@ Bytes Bytes::make(size_t size) {
           .size = size};
 }
 
-/// A task that is never submitted. Its ready bytes are the number of arrivals, so a thread can wait
-/// for the next one as it waits for a part of a result.
+/// A task that is never submitted. Its ready bytes are the number of arrivals. So a thread can wait
+/// for the next arrival in the same way as for a part of a result.
 class MessageQueue::Signal final : public Task {
  public:
   explicit Signal(std::shared_ptr<Group> group)

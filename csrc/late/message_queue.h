@@ -1,4 +1,5 @@
-// MessageQueue: what has arrived in one or several `Mail`s, for the one thread that reads it.
+// MessageQueue: the messages that have arrived in one or several `Mail`s, for the one thread that
+// reads them.
 #pragma once
 
 #include <condition_variable>
@@ -12,11 +13,11 @@
 #include <vector>
 
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
-/// Bytes and what keeps them.
+/// Bytes and their owner.
 struct Bytes {
   std::shared_ptr<std::byte> data;
   size_t size = 0;
@@ -34,18 +35,17 @@ struct PeerMessage {
 class MessageQueue {
  public:
   enum class Reader {
-    /// Makes the transport's progress while it waits, so a message costs no hand-over between
+    /// Makes the transport's progress while it waits, so a message needs no hand-over between
     /// threads.
     kDrives,
-    /// Waits for most of the time beside a thread that computes, and leaves progress to others.
+    /// Waits most of the time while another thread computes, and leaves progress to others.
     kSleeps,
   };
 
-  /// What its reader calls. Returns nothing if more is to come before there is a message; may
-  /// throw.
+  /// Called by the reader. Returns nothing if the message is not complete yet; may throw.
   using Arrival = std::function<std::optional<PeerMessage>()>;
 
-  /// `group`: a group of the messages.
+  /// `group`: one of the groups of the messages.
   MessageQueue(const std::shared_ptr<Group>& group, Reader reader);
   MessageQueue(const MessageQueue&) = delete;
   MessageQueue& operator=(const MessageQueue&) = delete;
@@ -53,8 +53,8 @@ class MessageQueue {
   /// Any thread, without the reactor's lock.
   void put(PeerMessage message);
   void add(Locked& locked, Arrival arrival);
-  /// One thread at a time. Waits for the next arrival, and calls it. Nothing: `deadline` passed, or
-  /// that arrival was no message. Throws what the arrival throws.
+  /// One thread at a time. Waits for the next arrival, and calls it. Nothing if `deadline` passed,
+  /// or if that arrival completed no message. Throws the exception of the arrival.
   std::optional<PeerMessage> receive(TimePoint deadline);
 
  private:
@@ -64,11 +64,11 @@ class MessageQueue {
 
   const Reader reader_;
   const std::shared_ptr<Signal> signal_;
-  std::mutex mutex_;  // guards the next one
+  std::mutex mutex_;  // guards the next member
   std::deque<Arrival> arrivals_;
   std::condition_variable has_arrivals_;
-  size_t added_ = 0;  // under the reactor's lock
-  size_t taken_ = 0;  // the reader's
+  size_t added_ = 0;  // guarded by the reactor's lock
+  size_t taken_ = 0;  // used only by the reader
 };
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// What a rank does in a step, and when.
+// What a rank does in a step, depending on the time.
 #include "late/quorum.h"
 
 #include <algorithm>
@@ -41,11 +41,11 @@ std::vector<int> Quorum::peers_without(const std::function<bool(int)>& holds) co
 struct Quorum::Wait {
   double begun = now();
   double enough = kNever;        // since when there are enough contributions
-  double lacking = kNever;       // since when a proposal counts contributions that are not here
+  double lacking = kNever;       // since when contributions of a proposal are missing here
   std::map<int, double> needed;  // by rank: when it was asked for them
   int takeovers = 0;
   double asked = begun;
-  double behind = kNever;  // since when the decision is known, and contributions are missing
+  double behind = kNever;  // since when the decision is known but contributions are missing
   double wanted = kNever;
 };
 
@@ -67,7 +67,7 @@ void Quorum::resume(int64_t step) {
 
 Quorum::Closed Quorum::close(Contribution mine) {
   if (!own_.contains(step_)) {
-    // After a step that timed out, others may hold what this rank sent in it.
+    // After a step that timed out, others may already have this rank's contribution to it.
     contributions_[{step_, mail_->rank()}] = mine;
     own_[step_] = std::move(mine);
     sent_[step_].clear();
@@ -156,14 +156,14 @@ void Quorum::act(Wait& wait) {
   const int size = mail_->world_size();
   const int turn = (mail_->rank() - vote_.leader() - 1 + size) % size;
   if (!is_enough(held())) {
-    // The ranks that are behind may be those that this step needs.
+    // This step may need the ranks that are behind.
     if (!wanting_.empty() && time - wait.begun > timing_.takeover * (1 + turn)) give_state();
     return;
   }
   lead(wait, time, turn);
 }
 
-// The others have closed the step.
+// For a step that the others have closed.
 void Quorum::catch_up(Wait& wait, double time) {
   if (wait.behind == kNever) wait.behind = time;
   const bool is_far = furthest() > step_ + 1;
@@ -173,15 +173,15 @@ void Quorum::catch_up(Wait& wait, double time) {
   for (const int peer : mail_->peers()) post(peer, {.kind = Header::kWant, .step = step_});
 }
 
-// There are enough contributions.
+// For a step with enough contributions.
 void Quorum::lead(Wait& wait, double time, int turn) {
   if (wait.enough == kNever) wait.enough = time;
-  // A rank that has missed more than a step is not waited for.
+  // Does not wait for a rank that has missed more than one step.
   const bool is_whole = std::ranges::all_of(heard_, [&](const auto& each) {
     return each.second < step_ - 1 || (held() >> each.first & 1) != 0;
   });
   if (is_whole || time - wait.enough >= timing_.grace) say(vote_.lead(held()));
-  // Ranks take turns, so that one of them succeeds before the next one tries.
+  // Ranks take turns: one of them should succeed before the next one tries.
   const double patience = timing_.grace + timing_.takeover * (1 + turn) * (1 + wait.takeovers);
   if (time - wait.enough > patience) {
     ++wait.takeovers;
@@ -194,7 +194,7 @@ void Quorum::ask() {
   for (const int peer : mail_->peers()) post(peer, {.kind = Header::kAsk, .step = step_});
 }
 
-// What a proposal counts and has not come from its own rank, from the proposer.
+// Asks the proposer for contributions of its proposal that have not arrived from their own ranks.
 void Quorum::ask_for_contributions(Wait& wait, double time) {
   const int64_t missing = vote_.proposal() ? vote_.proposal()->second.mask & ~held() : 0;
   const int source = vote_.source();
@@ -230,7 +230,7 @@ Quorum::Closed Quorum::jump() {
   Closed closed{
       .mask = 0, .contributions = {}, .state = std::move(arrived_->data), .step = arrived_->step};
   begin(closed.step, arrived_->leader);
-  ask();  // so that all know that this rank is back
+  ask();  // so that all ranks know that this rank is back
   return closed;
 }
 

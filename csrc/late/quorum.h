@@ -1,23 +1,23 @@
-// Quorum: one step after the other is closed by the ranks that are there; the others find it
+// Quorum: closes one step after the other with the ranks that are present; the other ranks find it
 // closed.
 //
-// In each step every rank sends its contribution to all others. When enough are there, the ranks
-// vote which of them count (late/vote.h), and each adds those up by itself, in the order of the
-// ranks. So all ranks have the same bits, and no rank is needed by all others:
+// In each step every rank sends its contribution to all others. When enough have arrived, the ranks
+// vote which of them count (late/vote.h), and each rank adds these up itself, in the order of the
+// ranks. So all ranks have the same bits, and no single rank is needed by all others:
 //
 //   rank 0   contribution ---- PROPOSE {0,1,2} -- ACCEPT -- decided: sum of 0, 1, 2
 //   rank 1   contribution ------------------------ ACCEPT -- decided: sum of 0, 1, 2
 //   rank 2   contribution ------------------------ ACCEPT -- decided: sum of 0, 1, 2
 //   rank 3   (stopped) ............................................ ASK: the step is closed
 //
-// A rank that is far behind asks for the state of a rank that is not (WANT, STATE). It gets it
-// right after a step was closed, so both begin the next one together, or at once if a step lacks
-// ranks.
+// A rank that is far behind asks another rank for its state (WANT, STATE). It gets the state right
+// after a step was closed, so both begin the next one together; or at once, if a step does not have
+// enough ranks.
 //
-// A rank sends contributions only to ranks that it has heard of since the last step but one, and
-// one at a time. So what waits for a stopped rank is bounded. What was proposed with a contribution
-// of a rank that was stopped before all had it is passed on by the proposer (NEED), when it has
-// been missing for longer than contributions usually take.
+// A rank sends contributions only to ranks from which it has received a message since the last step
+// but one, and one at a time. So the number of messages that wait for a stopped rank is bounded. A
+// rank may stop before all others have its contribution. If a proposal contains it, the proposer
+// passes it on (NEED), when it has been missing for longer than contributions usually take.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@
 
 namespace q7x2 {
 
-/// Too few ranks took part in time. The step can be tried again.
+/// Too few ranks took part in time. The step can be repeated.
 class QuorumTimeout : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -45,27 +45,27 @@ class QuorumTimeout : public std::runtime_error {
 
 class Quorum {
  public:
-  /// The numbers of a message, in their order.
+  /// The integers of a message, in order.
   struct Header {
-    /// `kind`: one of a Ballot, or of these.
+    /// `kind`: a kind of Ballot, or one of these.
     enum Kind : int64_t {
-      kContribution = 11,  ///< with a payload
+      kContribution = 11,  ///< has a payload
       kAsk = 12,           ///< the sender waits for the end of its step
       kDecided = 13,       ///< the value of a step
       kNeed = 14,          ///< the sender lacks the contributions of the mask
-      kWant = 15,          ///< the sender is behind and wants a state
-      kState = 16,         ///< with a payload: the state before the step
-      kDone = 17,          ///< the sender takes part in no further step
+      kWant = 15,          ///< the sender is behind and needs a state
+      kState = 16,         ///< has a payload: the state before the step
+      kDone = 17,          ///< the sender takes part in no later step
     };
     int64_t kind = 0;
-    int64_t step = 0;       ///< what the message is about
+    int64_t step = 0;       ///< the step that the message belongs to
     int64_t at = 0;         ///< the sender's own step
-    int64_t origin = 0;     ///< the rank whose contribution is the payload
+    int64_t origin = 0;     ///< the rank whose contribution is in the payload
     int64_t ballot = 0;     ///< its number
-    int64_t accepted = -1;  ///< the ballot in which the value was accepted; -1: there is none
+    int64_t accepted = -1;  ///< the ballot in which the value was accepted; -1: none
     int64_t mask = 0;       ///< ranks, one bit each
-    int64_t leader = 0;     ///< who has proposed the mask; with a state, the leader of the step
-    int64_t weight = 0;     ///< the bits of a contribution's weight
+    int64_t leader = 0;  ///< the rank that proposed the mask; with a state, the leader of the step
+    int64_t weight = 0;  ///< the bits of a contribution's weight
   };
   static constexpr size_t kWidth = sizeof(Header) / sizeof(int64_t);
 
@@ -76,7 +76,7 @@ class Quorum {
     double timeout = 0;   ///< how long a rank waits for the end of a step
   };
 
-  /// What one rank adds to a step.
+  /// What one rank contributes to a step.
   struct Contribution {
     Bytes data;
     double weight = 0;
@@ -84,48 +84,48 @@ class Quorum {
 
   /// How a step ended.
   struct Closed {
-    int64_t mask = 0;                           ///< the ranks that count; 0 with a state
+    int64_t mask = 0;                           ///< the ranks that count; 0 if there is a state
     std::map<int, Contribution> contributions;  ///< those of the mask, by rank
-    std::optional<Bytes> state;                 ///< of another rank, after which this one goes on
-    int64_t step = 0;                           ///< the step that comes next
+    std::optional<Bytes> state;  ///< the state of another rank, from which this rank continues
+    int64_t step = 0;            ///< the next step
   };
 
   struct Settings {
-    size_t least_bytes = 0;  ///< of a contribution
+    size_t least_bytes = 0;  ///< minimum size of a contribution
     size_t most_bytes = 0;
-    /// Whether the contributions of a mask suffice to close a step.
+    /// Whether the contributions of a mask are enough to close a step.
     std::function<bool(int64_t mask)> is_enough;
-    /// Makes the state that a rank gets which is behind.
+    /// Returns the state for a rank that is behind.
     std::function<Bytes()> state;
   };
 
-  /// All ranks make it together. `mail`: with headers of `kWidth` numbers.
+  /// All ranks make it together. `mail`: its headers must have `kWidth` integers.
   Quorum(std::shared_ptr<Messenger> mail, Settings settings);
 
   int64_t step() const { return step_; }
-  /// Begins with this step, equal on all ranks. Throws after the first message.
+  /// Begins with this step, equal on all ranks. Throws after the first message was sent.
   void resume(int64_t step);
   void set_timing(Timing timing) { timing_ = timing; }
 
-  /// Takes part in the current step until it is closed. Throws QuorumTimeout, and the Error of a
+  /// Takes part in the current step until it is closed. Throws QuorumTimeout, or the Error of a
   /// failed group.
   Closed close(Contribution mine);
-  /// Helps to close the current step without a contribution; throws the same. Nothing: there are
+  /// Helps to close the current step without a contribution; throws the same. Nothing if there are
   /// not enough contributions after `patience` seconds, so the others may need this rank's.
   std::optional<Closed> follow(double patience) { return take_part(patience); }
   /// Gives this rank's state to ranks that are behind, if it is this rank's turn. To be called
-  /// after what a step has brought is applied.
+  /// after the result of a step is applied.
   void serve();
   /// Waits until all ranks have called it, and helps those that are behind. Throws the same.
   void finish();
 
  private:
-  // What a rank does when in a step, by `now()`.
+  // The times, by `now()`, that decide what a rank does in a step.
   struct Wait;
 
   std::optional<Closed> take_part(double patience);
 
-  // What is due by the clock.
+  // Does what is due at this time.
   void act(Wait& wait);
   void catch_up(Wait& wait, double now);
   void lead(Wait& wait, double now, int turn);
@@ -137,7 +137,7 @@ class Quorum {
   int64_t held() const;
   bool is_enough(int64_t mask);
   void receive(double seconds);
-  /// Seconds, by the clock of `Timing`.
+  /// Seconds of the clock of `Timing`.
   static double now();
   std::vector<int> peers_without(const std::function<bool(int)>& holds) const;
   void hear(const PeerMessage& message);
@@ -150,7 +150,7 @@ class Quorum {
   void say(const Vote::Ballots& ballots);
   void post(int peer, const Header& header, const Bytes& payload = {});
 
-  // The next step.
+  // These go on to the next step.
   Closed advance(VoteValue value);
   Closed jump();
   void begin(int64_t step, int leader);
@@ -161,15 +161,15 @@ class Quorum {
   int64_t step_ = 0;
   Vote vote_;
   std::map<int64_t, VoteValue> decided_;  // by step
-  // By step and rank: those of this step, and early ones of the next.
+  // By step and rank: contributions to this step, and early ones to the next.
   std::map<std::pair<int64_t, int>, Contribution> contributions_;
-  std::vector<PeerMessage> early_;         // of the vote of the next step
+  std::vector<PeerMessage> early_;         // messages of the next step's vote
   std::map<int64_t, Contribution> own_;    // by step: this one and the last
-  std::map<int64_t, std::set<int>> sent_;  // by step: to whom
-  std::map<int, int64_t> heard_;           // by rank: its furthest step
+  std::map<int64_t, std::set<int>> sent_;  // by step: the ranks to which it was sent
+  std::map<int, int64_t> heard_;           // by rank: the latest step that it has named
   double begun_;                           // when this rank began the step
-  std::deque<double> delays_{0.0};         // of contributions, since the begin of their step
-  std::map<int, int64_t> need_;            // by rank: contributions of this step that it lacks
+  std::deque<double> delays_{0.0};  // how long contributions took since the start of their step
+  std::map<int, int64_t> need_;     // by rank: contributions to this step that it is missing
   std::set<int> wanting_;
   struct State {
     int64_t step;
@@ -180,7 +180,7 @@ class Quorum {
   std::set<int> done_;
   bool has_begun_ = false;
   bool is_done_ = false;
-  std::optional<std::pair<int64_t, bool>> enough_;  // a mask, and whether it suffices
+  std::optional<std::pair<int64_t, bool>> enough_;  // a mask, and whether it is enough
 };
 
 }  // namespace q7x2

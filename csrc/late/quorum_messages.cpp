@@ -1,4 +1,4 @@
-// What a rank hears and says in a step.
+// The messages that a rank receives and sends in a step.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,7 +9,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr size_t kUsual = 16;  // the last contributions, which say how long they usually take
+constexpr size_t kUsual = 16;  // number of contributions from which the usual time is estimated
 
 }  // namespace
 
@@ -108,7 +108,7 @@ void Quorum::take(const Header& head, const PeerMessage& message) {
   if (delays_.size() > kUsual) delays_.pop_front();
 }
 
-// Sends contributions to whoever takes them now.
+// Sends contributions to the ranks that take them now.
 void Quorum::offer() {
   for (const auto& [step, mine] : own_) {
     for (const int peer : mail_->peers()) {

@@ -56,7 +56,7 @@ Vote::Ballots Vote::promise(int sender, const Ballot& message, int64_t held) {
   if (message.ballot != mine_ || proposed_) return {};
   promises_[sender] = {message.accepted, message.value};
   if (promises_.size() < majority()) return {};
-  // The first rank of those that have accepted the highest ballot.
+  // The first of the ranks that have accepted the highest ballot.
   const auto& [rank, last] = *std::ranges::max_element(
       promises_, {}, [](const auto& each) { return std::pair(each.second.first, -each.first); });
   if (last.first < 0) return propose({.mask = held, .leader = rank_}, rank_);
@@ -88,7 +88,7 @@ Vote::Ballots Vote::repeat(int to) const {
 }
 
 Vote::Ballots Vote::propose(VoteValue value, int source) {
-  // Who leads the next step is the same for all that decide this value, at whatever ballot.
+  // All ranks that decide this value agree on the leader of the next step, for any ballot.
   proposed_ = value;
   proposal_ = {mine_, value};
   source_ = source;

@@ -1,4 +1,4 @@
-// How the ranks agree which contributions a step counts, though any minority may be stopped.
+// Vote: how the ranks agree which contributions count in a step, even if any minority is stopped.
 //
 // It is single-decree Paxos (Lamport, "Paxos made simple", 2001), once per step. The value is the
 // set of contributions. A rank accepts a value only when it holds all contributions of the set, so
@@ -8,12 +8,12 @@
 //   each rank     ACCEPT ballot 0 --> all                 once it holds the three contributions
 //   each rank     decided                                 once a majority has accepted the ballot
 //
-// The leader of a step is the rank that proposed the value of the step before, so its ballot 0
+// The leader of a step is the rank that proposed the value of the previous step, so its ballot 0
 // needs no preparation. If it is stopped, another rank takes over with a higher ballot: it asks a
-// majority what they have accepted (PREPARE, PROMISE), and proposes that, or else what it holds
-// itself.
+// majority which value they have accepted (PREPARE, PROMISE), and proposes that value; if there is
+// none, it proposes the contributions that it holds itself.
 //
-// There is no I/O and no clock here. Messages may be lost, repeated and reordered.
+// It uses no I/O and no clock. Messages may be lost, repeated and reordered.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 namespace q7x2 {
 
-/// What is decided.
+/// The value of a decision.
 struct VoteValue {
   int64_t mask = 0;    ///< the contributions that count, one bit per rank
-  int64_t leader = 0;  ///< of the next step
+  int64_t leader = 0;  ///< the leader of the next step
 
   auto operator<=>(const VoteValue&) const = default;
 };
@@ -40,9 +40,10 @@ struct Ballot {
 
   Kind kind{};
   int64_t ballot = 0;
-  VoteValue value{};      ///< what is proposed or accepted; of a promise: accepted at `accepted`
+  /// proposed or accepted value; in a promise: the value accepted at `accepted`
+  VoteValue value{};
   int to = kAll;          ///< the receiver
-  int64_t accepted = -1;  ///< of a promise: the ballot of the value; -1: there is none
+  int64_t accepted = -1;  ///< in a promise: the ballot of the value; -1: none
 
   bool operator==(const Ballot&) const = default;
 };
@@ -62,21 +63,21 @@ class Vote {
   /// The value, once this rank knows it. It is equal on all ranks that know one.
   const std::optional<VoteValue>& decided() const { return decided_; }
   void decide(VoteValue value) { decided_ = value; }
-  /// What this rank will accept as soon as it can.
+  /// The value that this rank will accept as soon as it can.
   const std::optional<Proposal>& proposal() const { return proposal_; }
-  /// Who holds the contributions of the proposal.
+  /// The rank that holds the contributions of the proposal.
   int source() const { return source_; }
 
-  // Each returns what the rank has to say. `held`: the contributions that it holds.
+  // Each returns the messages that the rank must send. `held`: the contributions that it holds.
 
-  /// Proposes what this rank holds, as the leader; nothing if it has done so.
+  /// As the leader, proposes the contributions that this rank holds; nothing if it already has.
   Ballots lead(int64_t held);
-  /// Prepares a ballot higher than any that this rank knows.
+  /// Prepares a ballot that is higher than all that this rank knows.
   Ballots take_over();
   Ballots hear(int sender, const Ballot& message, int64_t held);
-  /// Accepts what was proposed, if this rank holds all of it by now.
+  /// Accepts the proposal, if this rank now holds all of its contributions.
   Ballots accept(int64_t held);
-  /// What a rank that lacks messages may have missed.
+  /// The messages that a rank may have missed.
   Ballots repeat(int to) const;
 
  private:

@@ -1,4 +1,5 @@
-// What a collective was, for messages: "all_reduce (sequence 12, 4096 bytes of float32, sum)".
+// The text that describes a collective in messages: "all_reduce (sequence 12, 4096 bytes of
+// float32, sum)".
 #pragma once
 
 #include <string>
@@ -11,8 +12,8 @@ namespace q7x2 {
 /// Whether it is a collective that computes with the elements; its `reduce` says how.
 bool is_reduced(const FlightRecord& record);
 
-/// `title`: what the user calls it; empty: the collective's own name. `details`: what the record
-/// does not know, such as ", codec int8". Empty parts are left out.
+/// `title`: the user's name for it; empty: the collective's own name. `details`: text that the
+/// record does not contain, such as ", codec int8". Empty parts are left out.
 std::string call_signature(const FlightRecord& call, std::string_view title = {},
                            std::string_view details = {});
 

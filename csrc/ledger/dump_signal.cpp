@@ -16,7 +16,7 @@
 namespace q7x2 {
 namespace {
 
-// One per process, never closed: a signal may arrive at any time, also while the last runtime goes.
+// One per process, never closed: a signal may arrive at any time, even while the last runtime ends.
 std::atomic<int> event_fd{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -25,8 +25,8 @@ static_assert(std::atomic<pid_t>::is_always_lock_free);
 
 void on_signal(int) {
   if (::getpid() != owner.load()) {
-    // A forked child shares the descriptor, and its parent would answer. This arrives again when
-    // the handler returns.
+    // A forked child shares the descriptor, and its parent would answer. The signal arrives again
+    // when the handler returns.
     ::signal(SIGUSR2, SIG_DFL);
     ::raise(SIGUSR2);
     return;

@@ -37,7 +37,7 @@ std::string file_name(const FlightSnapshot& snapshot, int number) {
          "-" + std::to_string(::getpid()) + "-" + std::to_string(number) + ".json";
 }
 
-/// True: it was readable, and is no more.
+/// Returns true if it was readable; afterwards it is not.
 bool take_event(int fd) {
   uint64_t count = 0;
   return ::read(fd, &count, sizeof(count)) == sizeof(count);
@@ -64,7 +64,7 @@ struct DumpWriter::State {
 
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::string reason;  // of the dump that is requested; empty: none is
+  std::string reason;  // why a dump is requested; empty: none is requested
   bool is_writing = false;
   bool is_stopping = false;
   int files = 0;

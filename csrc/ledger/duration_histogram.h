@@ -1,8 +1,8 @@
-// DurationHistogram: how often operations took how long, in a fixed number of buckets.
+// DurationHistogram: counts the durations of operations in a fixed number of buckets.
 //
 // Each power of two from about 1 microsecond to about 4 minutes has eight buckets of equal width,
-// so a quantile is wrong by at most a sixteenth. What is shorter or longer falls into the first or
-// the last one. Tene, "HdrHistogram", 2012.
+// so the error of a quantile is at most a sixteenth. Shorter and longer durations are counted in
+// the first and the last one. Tene, "HdrHistogram", 2012.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ class DurationHistogram {
  public:
   void add(int64_t nanoseconds) { ++counts_[bucket_of(nanoseconds)]; }
 
-  /// The middle of the bucket that has the quantile, in nanoseconds. `part`: 0 to 1. 0: it is
-  /// empty.
+  /// The middle of the bucket that contains the quantile, in nanoseconds; 0 if the histogram is
+  /// empty. `part`: 0 to 1.
   int64_t quantile(double part) const {
     uint64_t total = 0;
     for (const uint64_t count : counts_) total += count;

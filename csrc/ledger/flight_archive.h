@@ -1,8 +1,9 @@
-// FlightArchive: what the recorders of this process held whose runtimes have ended.
+// FlightArchive: the contents of recorders of this process whose runtimes have ended.
 //
-// A program ends its groups before it ends, and with the last group its runtime. Whoever exports
-// counters or writes a dump asks later. So a runtime leaves what its recorder holds when it ends.
-// The counters of the last kMostGroups groups are kept, and the records of the last runtime.
+// A program ends its groups before it ends, and with the last group its runtime. Counters are
+// exported and dumps written later. So a runtime leaves the contents of its recorder here when it
+// ends. The archive keeps the counters of the last kMostGroups groups, and the records of the last
+// runtime.
 #pragma once
 
 #include <cstddef>
@@ -24,25 +25,26 @@ class FlightArchive {
 
   /// A group whose runtime has ended.
   struct Counted {
-    uint64_t process = 0;  ///< the runtime's
+    uint64_t process = 0;  ///< number of the runtime's process
     FlightGroup group;
     GroupCounters counters;
   };
   struct Counters {
-    int64_t since = 0;            ///< of the last reset, nanoseconds since 1970; 0: there was none
+    int64_t since = 0;  ///< time of the last reset, nanoseconds since 1970; 0: there was none
     std::vector<Counted> groups;  ///< the oldest first
   };
 
   static FlightArchive& of_process();
-  /// In a forked child: what is there is the parent's, and another thread may have held its lock.
+  /// For a forked child: the contents belong to the parent, and another thread may have held the
+  /// lock.
   static void begin_again();
 
-  /// What a runtime leaves, instead of what it has left before.
+  /// Stores the records of a runtime that ends. They replace earlier ones of it.
   void keep(const FlightBatch& counters, FlightSnapshot&& records);
   Counters counters() const;
-  /// Counts begin again at `now`, nanoseconds since 1970: nothing is left of those before.
+  /// Resets the counters at `now`, nanoseconds since 1970.
   void forget_counters(int64_t now);
-  /// The records of the runtime that has ended last. Nothing: none has ended yet.
+  /// The records of the runtime that ended last; nothing if none has ended yet.
   std::optional<FlightSnapshot> records() const;
 
  private:

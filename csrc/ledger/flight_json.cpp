@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of the format, as torch/csrc/distributed/c10d/FlightRecorder.hpp counts it.
+// The version of the format, as in torch/csrc/distributed/c10d/FlightRecorder.hpp.
 constexpr const char* kFormatVersion = "2.10";
 
 std::string hexadecimal(uint64_t value) {
@@ -32,7 +32,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// As c10::toString prints it.
+/// The name that c10::toString prints.
 const char* torch_name(DType dtype) {
   switch (dtype) {
     case DType::kUInt8:
@@ -92,7 +92,8 @@ const char* to_string(FlightRecord::State state) {
   return "";
 }
 
-/// PyTorch knows no failure: what failed was scheduled or started, and is not completed.
+/// PyTorch has no state for failures: a failed operation was scheduled or started, but not
+/// completed.
 const char* torch_state(const FlightRecord& record) {
   if (record.state == FlightRecord::State::kDone) return "completed";
   return record.started == 0 ? "scheduled" : "started";
@@ -198,7 +199,7 @@ class Writer {
     return json;
   }
 
-  /// The newest collective of each group that was submitted, started, completed; -1: none was.
+  /// The newest collective of each group that was submitted, started or completed; -1: none.
   Json pg_status() const {
     Json json = Json::object();
     for (const auto& [number, group] : snapshot_.groups) {
@@ -301,7 +302,7 @@ std::string to_json(const FlightSnapshot& snapshot) {
                      {"capacity", snapshot.capacity},
                      {"recorded", snapshot.recorded},
                      {"groups", writer.groups()}};
-  // A host's or a group's name may be any bytes.
+  // The name of a host or a group may contain any bytes.
   const auto dump = [](const Json& json) {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   };

@@ -9,7 +9,7 @@
 namespace q7x2 {
 namespace {
 
-// Closed groups are looked for when a group is opened and so many are known.
+// When a group is opened and this many are known, closed groups are removed.
 constexpr size_t kManyGroups = 32;
 constexpr size_t kLine = 64;
 
@@ -25,7 +25,7 @@ int64_t FlightSnapshot::job_rank() const {
   return static_cast<int64_t>(first.members[static_cast<size_t>(first.rank)].job_rank);
 }
 
-// Memory for failures is had before: one of them may be that there is no memory.
+// Memory for failures is allocated in advance, because a failure may be a lack of memory.
 FlightRecorder::FlightRecorder(size_t capacity)
     : ring_(capacity), failures_(capacity > 0 ? kFailures : 0) {}
 
@@ -61,7 +61,8 @@ FlightRecord& FlightRecorder::add() {
   FlightRecord& record = ring_[recorded_ % ring_.size()];
   record = {};
   record.id = ++recorded_;
-  // It has left the cache since it was written last; by the next operation it is back.
+  // The next record has left the cache since it was written; this prefetches it for the next
+  // operation.
   const auto* next = reinterpret_cast<const std::byte*>(&ring_[recorded_ % ring_.size()]);
   for (size_t offset = 0; offset < sizeof(FlightRecord); offset += kLine) {
     __builtin_prefetch(next + offset, /*write=*/1);
@@ -71,7 +72,7 @@ FlightRecord& FlightRecorder::add() {
 
 const FlightRecord* FlightRecorder::find_call(uint32_t group, uint64_t sequence) const {
   bool is_known = false;
-  const FlightRecord* call = nullptr;  // the first from that number on
+  const FlightRecord* call = nullptr;  // the first one with at least that number
   for (const FlightRecord& record : ring_) {
     const bool is_of_group = record.id != 0 && record.group == group &&
                              record.kind == FlightRecord::Kind::kCollective &&

@@ -1,13 +1,13 @@
-// FlightRecorder: what the operations of this process did, the last few thousand of them.
+// FlightRecorder: records of the last few thousand operations of this process.
 //
-// A ring with one record per operation. The record is written when the operation is submitted, when
-// it starts, and when it is done or has failed; the oldest one makes room for the next. Counters
-// per group and kind of operation add up all of them. Recording allocates nothing and takes no
-// lock: all calls are made under the reactor's lock, and a dump copies the ring first
-// (FlightSnapshot).
+// It is a ring with one record per operation. The record is written when the operation is
+// submitted, when it starts, and when it is done or has failed; a new record replaces the oldest.
+// Counters per group and kind of operation cover all operations. Recording allocates nothing and
+// takes no lock: all functions are called under the reactor's lock, and a dump copies the ring
+// first (FlightSnapshot).
 //
-// Groups are described once, when they are made. A group that is closed is forgotten, with its
-// counters, when the ring holds no operation of it any more.
+// Groups are described once, when they are made. A closed group is forgotten, with its counters,
+// when the ring contains no operation of it any more.
 #pragma once
 
 #include <array>
@@ -25,45 +25,46 @@
 
 namespace q7x2 {
 
-/// A process group, as a dump describes it.
+/// A process group as described in a dump.
 struct FlightGroup {
   struct Member {
-    uint64_t job_rank = 0;  ///< in the default group, as far as that is known
+    uint64_t job_rank = 0;  ///< rank in the default group, if it is known
     uint64_t process = 0;
     int32_t pid = 0;
     std::string host;
   };
   struct Failure {
     ErrorCode code = ErrorCode::kInternal;
-    int rank = -1;  ///< in the group: who caused it; -1: nobody in particular
+    int rank = -1;  ///< rank in the group that caused it; -1: no particular one
     std::string text;
     int64_t at = 0;  ///< nanoseconds of the steady clock
   };
 
   std::string name;
-  std::string identity;  ///< equal on all ranks, and unique: a group's name may be used again
+  /// equal on all ranks, and unique, because a group's name may be used again
+  std::string identity;
   int rank = 0;
   std::vector<Member> members;  ///< by rank in the group
   bool is_open = true;
   std::optional<Failure> failure;
-  uint64_t messages = 0;  ///< point-to-point messages so far
+  uint64_t messages = 0;  ///< number of point-to-point messages
   bool has_late_message = false;
 };
 
-/// A copy of what the recorder holds, to be written without a lock.
+/// A copy of the recorder's contents, to be written without a lock.
 struct FlightSnapshot {
   std::string reason;  ///< why it was taken
   uint64_t process = 0;
   int64_t steady_now = 0;  ///< nanoseconds
   int64_t wall_now = 0;    ///< the same moment, nanoseconds since 1970
   size_t capacity = 0;
-  uint64_t recorded = 0;  ///< operations so far; the ring may hold fewer
+  uint64_t recorded = 0;  ///< total number of operations; the ring may contain fewer
   std::map<uint32_t, FlightGroup> groups;
-  NameTable names;                        ///< of algorithms and codecs
+  NameTable names;                        ///< names of algorithms and codecs
   std::vector<FlightRecord> records;      ///< the oldest first
   std::map<uint64_t, FlightWaits> waits;  ///< by record
 
-  /// The rank of this process in its job: RANK, or as its first group says; -1: there is none.
+  /// The rank of this process in its job: RANK, or the rank in its first group; -1: none.
   int64_t job_rank() const;
 };
 
@@ -79,19 +80,19 @@ class FlightRecorder {
   size_t capacity() const { return ring_.size(); }
   uint64_t recorded() const { return recorded_; }
 
-  /// Returns the number by which records name the group. 0 if nothing is recorded.
+  /// Returns the number of the group for records; 0 if nothing is recorded.
   uint32_t open(FlightGroup group);
   void close(uint32_t group);
-  /// Null: it is not known.
+  /// Null if the group is unknown.
   FlightGroup* find_group(uint32_t group);
   const std::map<uint32_t, FlightGroup>& groups() const { return groups_; }
 
   NameTable& names() { return names_; }
   const NameTable& names() const { return names_; }
 
-  /// A new, empty record with its `id`. Only if enabled.
+  /// A new, empty record with its `id`. Requires that recording is enabled.
   FlightRecord& add();
-  /// Null: it has made room for another one.
+  /// Null if a newer record has replaced it.
   FlightRecord* find(uint64_t id) {
     if (id == 0) return nullptr;
     FlightRecord& record = ring_[(id - 1) % ring_.size()];
@@ -99,23 +100,22 @@ class FlightRecorder {
   }
   /// Counts an operation that is over.
   void count(const FlightRecord& record);
-  /// Null: the group is not known.
+  /// Null if the group is unknown.
   const GroupCounters* find_counters(uint32_t group) const;
-  /// All counters are zero from here on. `now`: of the steady clock.
+  /// Sets all counters to zero. `now`: of the steady clock.
   void reset_counters(int64_t now);
-  /// Since when operations are counted: the last reset, in nanoseconds of the steady clock; 0: the
-  /// beginning.
+  /// Time since which operations are counted: the last reset, in nanoseconds of the steady clock;
+  /// 0: since the start.
   int64_t counted_since() const { return counted_since_; }
 
-  /// What a failed operation waited for, to be filled in. The last kFailures are kept.
+  /// The messages that a failed operation waited for, to be filled in. The last kFailures are kept.
   FlightWaits& add_waits(uint64_t id);
   static constexpr size_t kFailures = 256;
 
-  /// The call of the group that collective number `sequence` was, or prepared. Null: it has made
-  /// room for others. Looks through all records.
+  /// The call of the group that collective number `sequence` was, or prepared. Null if newer
+  /// records have replaced it. Searches all records.
   const FlightRecord* find_call(uint32_t group, uint64_t sequence) const;
-  /// Appends all records to the copy, the oldest first, with what is known of their groups, their
-  /// names and their waits.
+  /// Appends all records to the copy, the oldest first, with their groups, names and waits.
   void copy_to(FlightSnapshot& copy) const;
 
  private:
@@ -131,7 +131,7 @@ class FlightRecorder {
   NameTable names_;
   std::map<uint32_t, FlightGroup> groups_;
   std::map<uint32_t, std::unique_ptr<GroupCounters>> counters_;
-  // The one that counted last.
+  // The group that was counted last.
   uint32_t counting_group_ = 0;
   GroupCounters* counting_ = nullptr;
   int64_t counted_since_ = 0;

@@ -1,4 +1,4 @@
-// FlightSettings: what the environment asks of the flight recorder.
+// FlightSettings: the environment variables of the flight recorder.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 namespace q7x2 {
 
 struct FlightSettings {
-  /// Q7X2_FLIGHT_RECORDER: how many operations are remembered; 0: none.
+  /// Q7X2_FLIGHT_RECORDER: number of operations that are remembered; 0: none.
   size_t capacity = FlightRecorder::kDefaultCapacity;
-  /// Q7X2_DUMP: the directory that failures are written to; empty: they are not written.
+  /// Q7X2_DUMP: the directory to which failures are written; empty: they are not written.
   std::string directory;
 
-  /// Makes the directory, if it is not there. Throws Error(kInvalidArgument), which names the
-  /// variable, for a number that is none, and for a directory that cannot be written to.
+  /// Makes the directory, if it does not exist. Throws Error(kInvalidArgument), with the name of
+  /// the variable, if a number is invalid or a directory is not writable.
   static FlightSettings of_environment();
 };
 

@@ -9,12 +9,12 @@ constexpr int64_t kOne = RateBand::kOne;
 constexpr int64_t kMicroseconds = 1'000'000;
 /// Milliseconds: ten times as long as the period of a quota.
 constexpr int64_t kLeastSum = 1000;
-/// If too little work is known by then, the sums go on, up to so many milliseconds.
+/// In milliseconds. If too little work is known after kLeastSum, the sums continue up to this time.
 constexpr int64_t kMostSum = 10'000;
-/// A Plan may leave a slow host nothing to do, so nobody would notice that it has recovered. After
-/// so many milliseconds it counts as recovered. If it is still slow, it is found again.
+/// A Plan may give a slow host no work, so its recovery could not be noticed. After this many
+/// milliseconds it counts as recovered. If it is still slow, it is detected again.
 constexpr int64_t kMostIdle = 600'000;
-/// All Plans are one pattern.
+/// All Plans count as one pattern.
 constexpr uint64_t kAnyPlan = 0;
 
 RateTrends::Ratios blame_each(const std::vector<RateTrends::Ratio>& ratios) {

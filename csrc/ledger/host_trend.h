@@ -1,11 +1,12 @@
-// HostTrend: which hosts have become slower or faster at one kind of work than they were.
+// HostTrend: which hosts have become slower or faster at one kind of work.
 //
-// With a quota of processor time a process is stopped for nearly a tenth of a second at a time. So
-// the rate of a host is taken over a second and more.
+// A quota of processor time stops a process for nearly a tenth of a second at a time. So the rate
+// of a host is measured over a second or more.
 //
-// The rates are compared with those of the other hosts. Other Plans change the rates of all hosts
-// alike, so bands outlive the Plans. The rate of a slow host is divided by its factor before it is
-// compared. So it needs no new band, and its recovery is seen at once.
+// The rates are compared with those of the other hosts. A different Plan changes the rates of all
+// hosts in the same way, so bands stay valid when the Plan changes. The rate of a slow host is
+// divided by its factor before it is compared. So it needs no new band, and its recovery is noticed
+// at once.
 #pragma once
 
 #include <cstddef>
@@ -22,25 +23,25 @@ namespace q7x2 {
 
 class HostTrend {
  public:
-  /// Some work of a host.
+  /// The work of a host.
   struct Work {
     int64_t amount = 0;
     int64_t microseconds = 0;
   };
 
-  /// `least`: the work of so many microseconds must be known of a host before its rate counts.
+  /// `least`: a host's rate counts only if its work for at least this many microseconds is known.
   HostTrend(int hosts, int64_t least);
 
-  /// Another rate sample. `now`: milliseconds. `work_of`: what a host has done since the last one.
+  /// Adds a rate sample. `now`: milliseconds. `work_of`: the work of a host since the last sample.
   void sample(int64_t now, const std::function<Work(int host)>& work_of);
-  /// Whether a factor has changed by now.
+  /// Whether a factor has changed at `now`.
   bool has_changed(int64_t now) const { return !trends_.changes().empty() || !idle(now).empty(); }
-  /// Takes the changes over.
+  /// Applies the changes to the factors.
   void settle(int64_t now);
-  /// Thousandths of the rate at the beginning, by host; those that are as they were are left out.
+  /// By host, its rate in thousandths of its first rate; without hosts that have not changed.
   const RateTrends::Ratios& factors() const { return factors_; }
-  /// The hosts that count as recovered since the last time, because nothing was known of them for
-  /// ten minutes.
+  /// The hosts that were counted as recovered by the last `settle`, because nothing was known about
+  /// them for ten minutes.
   const std::set<int>& forgotten() const { return forgotten_; }
 
  private:
@@ -48,9 +49,9 @@ class HostTrend {
 
   const int64_t least_;
   RateTrends trends_;
-  std::optional<int64_t> since_;  // when the sums begin
+  std::optional<int64_t> since_;  // start of the sums
   std::vector<Work> sums_;        // by host
-  std::map<int, int64_t> seen_;   // when the rate of a host was last known
+  std::map<int, int64_t> seen_;   // time at which the rate of a host was last known
   RateTrends::Ratios factors_;
   std::set<int> forgotten_;
 };

@@ -1,7 +1,7 @@
-// LedgerFeed: hands what the recorder of this process holds to the thread that writes the ledger.
+// LedgerFeed: passes the contents of this process's recorder to the thread that writes the ledger.
 //
-// It outlives the runtime, because programs end their groups before they end: the runtime leaves
-// the rest of its records here when it stops. A failure of a group wakes the thread.
+// It outlives the runtime, because programs end their groups before they end: when the runtime
+// stops, it leaves the rest of its records here. A failure of a group wakes the thread.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@ namespace q7x2 {
 /// Thread-safe.
 class LedgerFeed {
  public:
-  /// Waits until `wake`, or for so long.
+  /// Waits until `wake` is called, at most for `patience`.
   void wait(std::chrono::milliseconds patience);
-  /// Any thread, also with the reactor's lock.
+  /// Any thread, even with the reactor's lock.
   void wake();
 
-  /// What a runtime that has ended left behind.
+  /// Adds the remaining records of a runtime that has ended.
   void add(FlightBatch&& batch);
   std::vector<FlightBatch> take();
 

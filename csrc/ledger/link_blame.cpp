@@ -11,11 +11,11 @@ using Ratio = RateTrends::Ratio;
 using Ratios = RateTrends::Ratios;
 using Kind = RatedResource::Kind;
 
-/// Thousandths: by how much a route must differ to have changed with others.
+/// Thousandths: how much a route must differ to count as changed together with others.
 constexpr int64_t kSlower = 800;
 constexpr int64_t kFaster = 1250;
 
-/// What several routes pass: the NIC of a host, or the cable of a rack.
+/// A resource that several routes use: the NIC of a host, or the cable of a rack.
 struct Port {
   int owner;
   Kind kind;
@@ -25,7 +25,7 @@ struct Port {
   }
 };
 
-/// NICs first: if a host is alone in its rack, its NIC and the cable cannot be told apart.
+/// NICs first: if a host is alone in its rack, its NIC and the cable cannot be distinguished.
 std::vector<Port> ports_of(const Wiring& wiring) {
   std::vector<Port> ports;
   std::set<int> racks;
@@ -43,7 +43,7 @@ class Routes {
  public:
   Routes(std::vector<Ratio> all, const Wiring& wiring) : all_(std::move(all)), wiring_(wiring) {}
 
-  /// How many routes pass a port one way, if all of them have changed; else 0.
+  /// How many routes use a port in one direction, if all of them have changed; otherwise 0.
   int changed_of(const Port& port, bool out) const {
     int count = 0;
     int outside = 0;
@@ -55,7 +55,7 @@ class Routes {
     }
     return 2 * outside > count ? count : 0;
   }
-  /// Takes these routes out. Their median ratio.
+  /// Removes these routes and returns their median ratio.
   int64_t take(const Port& port, bool out) {
     std::vector<int64_t> ratios;
     for (const Ratio& route : all_) {
@@ -67,7 +67,8 @@ class Routes {
   const std::vector<Ratio>& left() const { return all_; }
 
  private:
-  /// All routes that are outside are so in one direction.
+  /// Whether the route differs as much as others. All routes outside their bands differ in one
+  /// direction.
   bool differs(const Ratio& route) const {
     const auto outside = std::ranges::find(all_, true, &Ratio::is_outside);
     if (outside == all_.end()) return false;
@@ -86,9 +87,9 @@ class Routes {
   const Wiring& wiring_;
 };
 
-/// Routes that have changed together and part the hosts into groups of several: they share a cable
-/// that the Fabric does not know. Then all routes between the groups have changed, those without
-/// traffic too. Empty if it is no cable.
+/// Finds a cable that the Fabric does not know: routes have changed together, and they divide the
+/// hosts into groups of several hosts. Then all routes between the groups count as changed, even
+/// those without traffic. Empty if there is no such cable.
 Ratios blame_unknown_cable(const std::vector<Ratio>& routes, const Wiring& wiring) {
   std::vector<int64_t> outside;
   for (const Ratio& route : routes) {
@@ -96,7 +97,7 @@ Ratios blame_unknown_cable(const std::vector<Ratio>& routes, const Wiring& wirin
   }
   if (outside.empty()) return {};
   const int64_t ratio = median_of(std::move(outside));
-  // Nearer to that ratio than to none, whatever the noise of this look has left outside its band.
+  // Closer to this ratio than to 1, even if noise has kept it inside its band.
   const auto has_changed = [&](const Ratio& route) {
     const int64_t square = route.ratio * route.ratio;
     return ratio < RateBand::kOne ? square < ratio * RateBand::kOne
@@ -117,11 +118,11 @@ Ratios blame_unknown_cable(const std::vector<Ratio>& routes, const Wiring& wirin
     if (group(route.of.from) == group(route.of.to)) return {};
     pairs.insert(std::minmax(route.of.from, route.of.to));
   }
-  if (pairs.size() < 2) return {};  // one route of two hosts
+  if (pairs.size() < 2) return {};  // a single route between two hosts
   Ratios blamed;
   const auto hosts = static_cast<int>(groups.size());
   for (int from = 0; from < hosts; ++from) {
-    // One host alone has a slow NIC, or nothing is known of it.
+    // If one host is alone in its group, its NIC is slow, or nothing is known about it.
     if (std::ranges::count(groups, group(from)) == 1) return {};
     for (int to = 0; to < hosts; ++to) {
       if (group(from) != group(to) && !wiring.is_linked(from, to)) blamed[{from, to}] = ratio;
@@ -130,7 +131,7 @@ Ratios blame_unknown_cable(const std::vector<Ratio>& routes, const Wiring& wirin
   return blamed;
 }
 
-/// The port with the most routes of those whose routes have all changed, both ways.
+/// Among the ports all of whose routes have changed in both directions: the one with most routes.
 std::optional<Port> worst_port(const Routes& routes, const std::vector<Port>& ports) {
   std::optional<Port> worst;
   int most = 0;
@@ -144,7 +145,7 @@ std::optional<Port> worst_port(const Routes& routes, const std::vector<Port>& po
   return worst;
 }
 
-/// The same one way, of those with several routes.
+/// The same for one direction, among those with several routes.
 std::optional<std::pair<Port, bool>> worst_way(const Routes& routes,
                                                const std::vector<Port>& ports) {
   std::optional<std::pair<Port, bool>> worst;
@@ -162,7 +163,8 @@ std::optional<std::pair<Port, bool>> worst_way(const Routes& routes,
 
 }  // namespace
 
-// First what explains most: a slow host's neighbours in a ring have a slow route, too.
+// First the cause that explains most, because the neighbours of a slow host in a ring have a slow
+// route too.
 Ratios blame_links(std::vector<Ratio> all, const Wiring& wiring) {
   Ratios blamed;
   for (const Ratio& route : all) {

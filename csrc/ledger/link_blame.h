@@ -1,4 +1,4 @@
-// Whose link is to blame if routes between hosts have other rates than they had.
+// Finds the link that explains changed rates of routes between hosts.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@
 
 namespace q7x2 {
 
-/// What the routes between hosts share, and what is expected of them.
+/// The resources that routes between hosts share, and the expected rates.
 struct Wiring {
   std::vector<int> rack_of;              ///< by host
-  std::set<std::pair<int, int>> linked;  ///< sending and receiving host with a private link
-  /// KiB per second of each route alone, by sending and receiving host; 0: not known. Empty: none
-  /// is.
+  std::set<std::pair<int, int>> linked;  ///< sending and receiving host of each private link
+  /// Rate of each route alone in KiB per second, by sending and receiving host; 0: unknown. Empty
+  /// if all are unknown.
   std::vector<int64_t> promised;
 
   int64_t promise(int from, int to) const {
@@ -27,19 +27,20 @@ struct Wiring {
   bool is_linked(int from, int to) const { return linked.contains({from, to}); }
 };
 
-/// The routes outside are blamed on
+/// The routes outside their bands are explained by
 ///
 ///   a private link   if it is the whole route
-///   a host           if all that it sends and all that it receives has changed
-///   a cable          of a rack, if all that leaves the rack and all that enters it has
-///   one way          of a host or of a cable, if all of several routes that way have
-///   all routes       between groups of hosts, if those that have changed part the hosts into such
-///                    groups, and nothing else is to blame: a cable that the Fabric does not know
-///   a route          else
+///   a host           if everything that it sends and everything that it receives has changed
+///   a cable          of a rack, if everything that leaves the rack or enters it has changed
+///   one direction    of a host or of a cable, if all of several routes in that direction have
+///   all routes       between groups of hosts, if the changed routes divide the hosts into these
+///                    groups, and nothing else explains them: a cable unknown to the Fabric
+///   a route          otherwise
 ///
-/// Of several routes, all have changed if most are outside, and the rest differs by a fifth at
-/// least: rates are noisy, and bands are wide. Of several hosts and cables, the one that explains
-/// most routes comes first. {a, kAnyHost} is what host a sends, {kAnyHost, a} what it receives.
+/// Several routes count as all changed if most are outside their bands, and the rest differs by at
+/// least a fifth: rates are noisy, and bands are wide. Among several hosts and cables, the one that
+/// explains most routes comes first. {a, kAnyHost} is what host a sends, {kAnyHost, a} what it
+/// receives.
 RateTrends::Ratios blame_links(std::vector<RateTrends::Ratio> routes, const Wiring& wiring);
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// LinkMeter: what connections have sent since it was last asked.
+// LinkMeter: how much connections have sent since the last call.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace q7x2 {
 
-/// What the kernel counts of a TCP connection.
+/// The kernel's counters of a TCP connection.
 struct ConnectionTotals {
   IpEndpoint peer{};
   uint16_t local_port = 0;
   uint64_t acknowledged = 0;  ///< bytes
-  /// Microseconds in which sent bytes were not acknowledged, without those in which the receiver
-  /// had no room.
+  /// Microseconds during which sent bytes were not acknowledged, without those during which the
+  /// receiver had no room.
   uint64_t busy = 0;
 };
 
-/// Where connections lead: to a host, over the shared network or over a private link.
+/// The target of connections: a host, over the shared network or over a private link.
 struct Way {
   int host = 0;
   bool is_private = false;
@@ -43,7 +43,7 @@ class LinkMeter {
     uint64_t busy = 0;  ///< microseconds
   };
 
-  /// Since the last call. A connection that is new counts from its beginning.
+  /// Counts since the last call. A new connection counts from its beginning.
   std::map<Way, Sent> take(std::span<const Connection> connections) {
     std::map<Way, Sent> sent;
     Totals all;
@@ -51,7 +51,7 @@ class LinkMeter {
       const Key key{totals.peer, totals.local_port, way.is_private};
       const auto before = totals_.find(key);
       const Sent last = before == totals_.end() ? Sent{} : before->second;
-      // Another connection may have the ports of one that was closed.
+      // Another connection may use the same ports as one that was closed.
       const bool is_same = totals.acknowledged >= last.bytes && totals.busy >= last.busy;
       sent[way].bytes += totals.acknowledged - (is_same ? last.bytes : 0);
       sent[way].busy += totals.busy - (is_same ? last.busy : 0);

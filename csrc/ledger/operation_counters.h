@@ -1,4 +1,4 @@
-// OperationCounters: what the operations of one group and kind add up to.
+// OperationCounters: totals of the operations of one group and kind.
 #pragma once
 
 #include <array>
@@ -11,30 +11,30 @@
 namespace q7x2 {
 
 struct OperationCounters {
-  uint64_t count = 0;   ///< that succeeded; what follows is of these
-  uint64_t failed = 0;  ///< also those that never started
+  uint64_t count = 0;   ///< operations that succeeded; the other values are about these
+  uint64_t failed = 0;  ///< including those that never started
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;
   Traffic traffic;
   WorkTimes work;
-  // Nanoseconds.
+  // In nanoseconds.
   int64_t queued = 0;  ///< from the submission to the start
   int64_t took = 0;    ///< from the start to the end
   int64_t waited = 0;
   int64_t longest = 0;
-  // Of operations with a prediction. Seconds.
+  // Only operations with a prediction. In seconds.
   double predicted = 0;
   double took_predicted = 0;
   DurationHistogram durations;  ///< from the start to the end
 
-  /// The record of an operation that is over.
+  /// Adds the record of an operation that is over.
   void add(const FlightRecord& record);
 };
 
 /// The counters of one group.
 class GroupCounters {
  public:
-  /// Collectives, sends, receives, and what prepares a call.
+  /// Collectives, sends, receives, and operations that prepare a call.
   static constexpr size_t kKinds = static_cast<size_t>(Collective::kBarrier) + 4;
 
   /// "all_reduce", "send", "receive", "preparation".

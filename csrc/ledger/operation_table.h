@@ -1,7 +1,7 @@
 // OperationTable: operations as records of one size, for the ledger's file.
 //
 // Python would need several microseconds to make objects of an operation's values, and to write
-// them. So a batch of operations is written as one value of bytes, and whoever reads the file makes
+// them. So a batch of operations is written as one bytes value, and the reader of the file makes
 // the rows. Integers are little-endian, and -1 if there is no value. Texts are numbers of names
 // that come with the batch.
 #pragma once
@@ -34,7 +34,7 @@ class OperationTable {
   };
   struct Column {
     const char* name;
-    char format;  ///< as Python's `struct` has it; "h" is the number of a name
+    char format;  ///< as in Python's `struct`; "h" is the number of a name
     Value (*value)(const FlightBatch::Operation& operation);
 
     bool is_text() const { return format == 'h'; }

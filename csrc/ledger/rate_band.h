@@ -1,12 +1,12 @@
-// RateBand: between which rates something works as long as nothing changes.
+// RateBand: the range of rates that are normal for a resource.
 //
 //           ------------------------  median / edge         above
-//     . . :: . : . :: : . : ::. : .   median of what it was
+//     . . :: . : . :: : . : ::. : .   median of the normal rates
 //           ------------------------  median x edge         below
 //
-// The band is as wide as six standard errors of the rates, by their median absolute deviation, and
-// at least so wide that rates within 35 % of the median are inside. A rate below 0.4 of the median
-// is always outside. Integers only: ranks that see the same rates decide alike.
+// The width of the band is six standard errors of the rates, estimated by their median absolute
+// deviation. It always contains rates within 35 % of the median, and never a rate below 0.4 of the
+// median. Uses only integers: ranks with the same rates make the same decisions.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace q7x2 {
 
-/// Of at least one value.
+/// `values` must contain at least one value.
 inline int64_t median_of(std::vector<int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -31,12 +31,12 @@ class RateBand {
 
   /// Whether enough rates are known to judge another one.
   bool is_known() const { return rates_.size() >= kFewest; }
-  /// Of a rate to the median; only if `is_known`.
+  /// Ratio of a rate to the median; requires `is_known`.
   int64_t ratio(int64_t rate) const { return rate * kOne / std::max<int64_t>(median_, 1); }
   bool is_below(int64_t ratio) const { return ratio < edge_; }
   bool is_above(int64_t ratio) const { return ratio * edge_ > kOne * kOne; }
 
-  /// A rate that nothing is wrong with.
+  /// Adds a rate that counts as normal.
   void learn(int64_t rate) {
     if (rates_.size() == kMost) rates_.erase(rates_.begin());
     rates_.push_back(rate);
@@ -54,7 +54,7 @@ class RateBand {
   static constexpr int64_t kDeviations = 8896;
   static constexpr int64_t kLeastEdge = 400;
 
-  std::vector<int64_t> rates_;  // the newest last
+  std::vector<int64_t> rates_;  // the newest is last
   int64_t median_ = 0;
   int64_t edge_ = kMostEdge;
 };

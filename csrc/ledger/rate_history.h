@@ -1,4 +1,5 @@
-// RateHistory: the changes of links and hosts that this process has noticed, for the ledger's file.
+// RateHistory: the changes of rates of links and hosts that this process has noticed, for the
+// ledger's file.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,7 @@ class RateHistory {
     changes_.push_back({std::chrono::nanoseconds(now).count(), std::move(text)});
     if (changes_.size() > kMost) changes_.pop_front();
   }
-  /// The newest ones, in order.
+  /// The newest changes, in order.
   std::vector<Change> changes() const {
     const std::lock_guard lock(mutex_);
     return {changes_.begin(), changes_.end()};

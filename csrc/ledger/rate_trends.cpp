@@ -7,18 +7,18 @@ namespace {
 
 constexpr int64_t kOne = RateBand::kOne;
 constexpr int kSamples = 3;
-/// A route between two hosts is blamed where nothing else agrees with it. It shares NICs with
-/// others, and its rate varies with theirs.
+/// A route between two hosts is the cause if no other route agrees with it. It shares NICs with
+/// others, and its rate varies with theirs. So it needs more samples.
 constexpr int kSamplesOfRoute = 6;
-/// After so many rate samples without a culprit the rates are the new normal.
+/// After this many rate samples outside without a cause, the rates count as normal.
 constexpr int kMostStrays = 12;
 constexpr size_t kMostPatterns = 16;
 constexpr int64_t kLeastFactor = 5;
-/// What is better than this would not be found slow.
+/// Better ratios would not be found slow.
 constexpr int64_t kRecovered = RateBand::kMostEdge;
 
-/// What all rates have in common: of the slower ones that the best quarter is slower too, and of
-/// the faster ones that the worst quarter is faster too.
+/// The common change of all rates: if the best quarter is slower, that is the part of the slowdown
+/// that all share; if the worst quarter is faster, the part of the speed-up that all share.
 struct Common {
   explicit Common(std::vector<int64_t> ratios) {
     if (ratios.empty()) return;

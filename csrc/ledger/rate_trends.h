@@ -1,14 +1,14 @@
-// RateTrends: which of several rates have left their bands, and do not come back.
+// RateTrends: which of several rates have left their bands for good.
 //
 // The rates are of one kind, and are measured together, at rate samples. Each has a band
-// (ledger/rate_band.h). What all of them have in common is taken out first: if all change by one
-// factor, the machine has, and nothing follows. Then something is to blame for the rates outside.
-// What is blamed at three rate samples in a row has changed, and at six if it is a single route; a
-// rate sample that covers seconds counts for several. What is faster than before is believed only
-// of what was found slow. While that recovers, nothing is believed to be slower: what shares a link
-// with it has less of the link again.
+// (ledger/rate_band.h). First, the common change of all rates is removed: if all change by one
+// factor, the whole machine has changed, and no resource is the cause. Then a cause is sought for
+// the rates outside their bands. A resource that is the cause at three rate samples in a row has
+// changed; a single route needs six. A rate sample that covers seconds counts as several. Only
+// resources that were found slow can become faster. While one of them recovers, no other resource
+// is found slower, because a resource that shares a link with it now gets less of the link.
 //
-// All numbers are integers, so ranks that see the same rates decide alike.
+// All numbers are integers, so ranks with the same rates make the same decisions.
 #pragma once
 
 #include <cstddef>
@@ -26,32 +26,32 @@ namespace q7x2 {
 
 class RateTrends {
  public:
-  /// What a rate is of, or a change.
+  /// The resource of a rate, or of a change.
   using Resource = RatedResource;
   struct Rate {
     Resource of;
     int64_t rate;
   };
-  /// How a rate compares with what it was, in thousandths.
+  /// Ratio of a rate to its normal value, in thousandths.
   struct Ratio {
     Resource of;
     int64_t ratio;
     bool is_outside;
   };
   using Ratios = std::map<Resource, int64_t>;
-  /// What explains the ratios that are outside, and the ratio of each.
+  /// Finds the causes of the ratios that are outside their bands, and the ratio of each cause.
   using Blame = std::function<Ratios(std::vector<Ratio>)>;
 
   explicit RateTrends(Blame blame) : blame_(std::move(blame)) {}
 
-  /// Another rate sample. `pattern`: only rates of one pattern are compared. `slow`: what was found
-  /// slow. `weight`: for how many rate samples it counts.
+  /// Adds a rate sample. `pattern`: only rates of the same pattern are compared. `slow`: resources
+  /// that were found slow. `weight`: number of rate samples that it counts as.
   void sample(uint64_t pattern, std::span<const Rate> rates, const Ratios& slow, int weight = 1);
-  /// What has changed, and its ratio at the last rate sample.
+  /// The resources that have changed, with their ratios at the last rate sample.
   Ratios changes() const;
-  /// The changes are dealt with: nothing is to blame any more.
+  /// The changes have been handled: there is no suspicion any more.
   void settle() { suspicions_.clear(); }
-  /// The same, and all bands begin anew.
+  /// The same, and all bands start again.
   void forget();
 
  private:
@@ -64,15 +64,16 @@ class RateTrends {
   void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow, int weight);
 
   const Blame blame_;
-  std::map<uint64_t, Bands> bands_;                            // by pattern
-  std::map<std::pair<Resource, bool>, Suspicion> suspicions_;  // by resource; is it slower
-  int strays_ = 0;  // rate samples in a row with rates outside, and nothing to blame
+  std::map<uint64_t, Bands> bands_;  // by pattern
+  // by resource, and whether it is slower
+  std::map<std::pair<Resource, bool>, Suspicion> suspicions_;
+  int strays_ = 0;  // number of rate samples in a row with rates outside and no cause
 };
 
-/// Thousandths of the rate at the beginning; those that are as they were are left out.
+/// Rate in thousandths of the first rate; 1000 if it is not in `factors`.
 int64_t factor_of(const RateTrends::Ratios& factors, const RateTrends::Resource& resource);
 
-/// Multiplies the factors of what has changed. A factor near 1 counts as recovered.
+/// Multiplies the factors of the changed resources. A factor near 1 counts as recovered.
 void apply_changes(RateTrends::Ratios& factors, const RateTrends::Ratios& changes);
 
 }  // namespace q7x2

@@ -10,22 +10,23 @@ namespace {
 constexpr int64_t kOne = RateBand::kOne;
 constexpr int64_t kMicroseconds = 1'000'000;
 constexpr int64_t kMillion = 1'000'000;
-/// Less was sent in short messages, whose rate is latency.
+/// With fewer KiB the messages are short, and their rate is determined by latency.
 constexpr int32_t kLeastSentKiB = 256;
-/// Microseconds, of all ranks of a host. In less time, one turn of another process is too much.
+/// Microseconds, total of all ranks of a host. Shorter times depend too much on single turns of
+/// other processes.
 constexpr int64_t kLeastReducing = 5000;
 constexpr int64_t kLeastReady = 20'000;
-/// Thousandths: factors of a processor that differ by less are the same.
+/// Thousandths: factors of a processor with a smaller difference count as equal.
 constexpr int64_t kAlike = 800;
 /// Milliseconds of traffic for which a rate sample counts once more: some seconds are as good as
-/// three rate samples that are a tenth of a second apart.
+/// three rate samples at intervals of a tenth of a second.
 constexpr int64_t kSampleOfTraffic = 1000;
-/// Milliseconds after which a slow route without traffic counts as recovered.
+/// Milliseconds without traffic after which a slow route counts as recovered.
 constexpr int64_t kMostIdle = 600'000;
 constexpr int kSamples = 3;
-/// Thousandths of what others keep of their promises: less is broken.
+/// Thousandths of the usual share of the promised rate: a host with less counts as slow.
 constexpr int64_t kBroken = 200;
-/// So many rate samples count as the first ones.
+/// Number of rate samples that count as the first ones.
 constexpr int kFirstSamples = 8;
 
 bool is_route(const RatedResource& of) {
@@ -72,7 +73,7 @@ void RateWatch::sample_links(uint64_t pattern, int64_t now, std::span<const Work
       seen_[of] = now;
     }
   }
-  // Of several connections the times add up, but not beyond the time that has passed.
+  // The times of several connections are added up, but never exceed the time that has passed.
   const int64_t traffic = std::min(busy / 1000, now - sampled_.value_or(now));
   const int weight = 1 + static_cast<int>(std::min<int64_t>(traffic / kSampleOfTraffic, kSamples));
   sampled_ = now;
@@ -100,7 +101,7 @@ void RateWatch::check_promises(const std::vector<RateTrends::Rate>& rates, int w
     each.is_outside = each.ratio < kBroken;
   }
   Factors broken = blame_links(std::move(kept), wiring_);
-  // A single route says nothing: it may share a NIC with many.
+  // A single route is no evidence: it may share a NIC with many.
   std::erase_if(broken, [&](const auto& each) {
     const auto& [from, to, kind] = each.first;
     return kind != Resource::Kind::kNetwork || is_route(each.first) ||
@@ -182,12 +183,12 @@ void RateWatch::take_links(int64_t now, const Factors& changes) {
   broken_.clear();
   std::erase_if(slow_, [&](const auto& each) { return !of_links_.contains(each.first); });
   for (const auto& [of, factor] : of_links_) {
-    // Routes of a cable are slow whether or not anything has passed them.
+    // Routes of a slow cable are slow even without traffic.
     if (is_route(of) && slow_.try_emplace(of, rates_[of]).second) seen_[of] = now;
   }
 }
 
-// The two kinds of rates seldom agree on the last digit, and one may follow the other.
+// The two kinds of rates seldom agree exactly, and one may follow the other.
 RateWatch::Factors RateWatch::of_processors() const {
   Factors all = reductions_.factors();
   for (const auto& [host, factor] : turns_.factors()) {

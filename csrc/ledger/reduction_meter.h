@@ -1,4 +1,4 @@
-// ReductionMeter: how fast this rank adds up, as its reductions come to an end.
+// ReductionMeter: the rate at which this rank's reductions process bytes.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace q7x2 {
 
-/// Work on memory differs in what it costs per byte, so only reductions count, by the bytes that
-/// they read and write.
+/// The cost per byte depends on the kind of work, so only reductions count, by the bytes that they
+/// read and write.
 class ReductionMeter {
  public:
   struct Done {
@@ -16,12 +16,12 @@ class ReductionMeter {
     int64_t nanoseconds = 0;
   };
 
-  /// A reduction of `operands` blocks of `length` bytes.
+  /// Adds a reduction of `operands` blocks of `length` bytes.
   void add(size_t operands, size_t length, int64_t nanoseconds) {
     done_.bytes += (operands + 1) * length;
     done_.nanoseconds += nanoseconds;
   }
-  /// Since the last call.
+  /// The totals since the last call.
   Done take() { return std::exchange(done_, {}); }
 
  private:

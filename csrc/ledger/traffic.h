@@ -5,9 +5,9 @@
 
 namespace q7x2 {
 
-/// Bytes of messages without headers of any layer. `network`: through UCX, over the shared network,
-/// a private link or UCX's own shared memory. `memory`: through the group's shared memory; what
-/// several ranks read at one place counts once for each of them.
+/// Bytes of messages without the headers of any layer. `network`: through UCX, over the shared
+/// network, a private link or UCX's own shared memory. `memory`: through the group's shared memory;
+/// bytes that several ranks read at one place count once per rank.
 struct Traffic {
   uint64_t sent_network = 0;
   uint64_t received_network = 0;

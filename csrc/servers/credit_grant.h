@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -1,59 +1,101 @@
-// OffloadAttempt: what the task of a call that servers attempt is, beside its work
-// (servers/server_group.h). It begins when the servers have said how many slots they have for it,
-// and its end begins the vote on it.
+// OffloadAttempt: a call as servers attempt it, which is a collective in the server group
+// (servers/server_group.h).
 //
-// An attempt that the servers have no slots for, or that rank 0 does not want, ends at once, and
-// touches no memory.
+// AttemptTask decorates the task of that collective: it begins when the servers have said how many
+// slots they have for it, and its end is what the ranks vote on. An attempt that the servers have
+// no slots for, or that rank 0 does not want, ends at once, and touches no memory.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "servers/credit_grant.h"
-#include "transport/run/input_latch.h"
+#include "transport/group/group.h"
+#include "transport/task/completion_queue.h"
+#include "transport/task/input_latch.h"
+#include "transport/task/task.h"
 #include "transport/ucx/locked.h"
 
 namespace q7x2 {
 
-class ServerGroup;
-
 class OffloadAttempt {
  public:
-  /// What this rank says of the attempt, and who waits for it.
-  struct Ballot {
-    std::shared_ptr<const ServerGroup> servers;
-    std::shared_ptr<uint8_t> word;
-    std::shared_ptr<InputLatch> cast;  ///< opens when the word is there
-  };
-
   explicit OffloadAttempt(std::shared_ptr<CreditGrant> grant) : grant_(std::move(grant)) {}
 
   /// Precedes the attempt.
   const std::shared_ptr<CreditGrant>& grant() const { return grant_; }
-  /// False until the servers have said how many slots it has, and where that failed.
+  /// False until the servers have said how many slots it has, and if that failed.
   bool has_slots() const { return grant_->done() && !grant_->error(); }
-  /// Only with slots, below.
-  size_t slots() const { return grant_->slots(); }
-  bool is_wanted() const { return grant_->is_wanted(); }
-  /// It touches no memory.
-  bool is_declined() const { return has_slots() && slots() == 0; }
+  /// Only with slots: it touches no memory.
+  bool is_declined() const { return has_slots() && grant_->slots() == 0; }
 
-  /// Fills in the ballot when the attempt is done: at once, if it is.
-  void put_to_vote(Locked& locked, Ballot ballot);
-  /// By the task, when it is done.
-  void published(Locked& locked, const std::optional<Error>& error);
+  /// Opens `latch` when the attempt is done: at once, if it is.
+  void when_done(Locked&, std::shared_ptr<InputLatch> latch) {
+    done_ = std::move(latch);
+    if (is_done_) open();
+  }
+  /// Once it is done: why it did not succeed.
+  const std::optional<Error>& error() const { return error_; }
+
+  /// By its task, when that is done.
+  void finish(Locked&, const std::optional<Error>& error) {
+    is_done_ = true;
+    error_ = error;
+    if (done_) open();
+  }
 
  private:
-  void cast(Locked& locked, Ballot ballot) const;
+  void open() { CompletionQueue::post(std::exchange(done_, nullptr)->arrival()); }
 
   const std::shared_ptr<CreditGrant> grant_;
-  Ballot ballot_;  // until the attempt is done
+  std::shared_ptr<InputLatch> done_;  // null: nobody waits for it
   bool is_done_ = false;
   std::optional<Error> error_;
+};
+
+/// `CallTask`: the collective in the server group.
+template <typename CallTask>
+class AttemptTask final : public CallTask {
+ public:
+  /// The others are those of CallTask.
+  template <typename... Arguments>
+  explicit AttemptTask(std::shared_ptr<OffloadAttempt> attempt, Arguments&&... arguments)
+      : CallTask(std::forward<Arguments>(arguments)...), attempt_(std::move(attempt)) {}
+
+  bool is_attempt() const override { return true; }
+  bool can_fail_alone(bool) const override { return false; }
+  int first_server() const override { return attempt_->grant()->first_server(); }
+
+ protected:
+  // The choice for an attempt is known, so nothing else precedes it.
+  std::shared_ptr<Task> prerequisite(Locked& locked) override {
+    CallTask::prerequisite(locked);
+    return attempt_->grant();
+  }
+  bool reserve(Locked& locked) override {
+    if (this->group().departure().find_missing(this->sequence()) >= 0) return true;
+    if (!attempt_->has_slots()) return false;
+    if (attempt_->is_declined()) return true;
+    if constexpr (requires { this->limit_window(size_t{1}); }) {
+      this->limit_window(attempt_->grant()->slots());
+    }
+    return CallTask::reserve(locked);
+  }
+  void start(Locked& locked) override {
+    if (!attempt_->is_declined()) return CallTask::start(locked);
+    this->group().agreement().remember(locked, this->sequence(), this->fingerprint());
+    this->finish(locked);
+  }
+  void published(Locked& locked) override {
+    attempt_->finish(locked, this->error());
+    CallTask::published(locked);
+  }
+
+ private:
+  const std::shared_ptr<OffloadAttempt> attempt_;
 };
 
 }  // namespace q7x2

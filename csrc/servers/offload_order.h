@@ -19,7 +19,7 @@
 #include "executor/sparse/sparse_call.h"
 #include "plan/choose/planner.h"
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -3,41 +3,66 @@
 #include <utility>
 
 #include "executor/collective/collective.h"
-#include "servers/server_group.h"
+#include "executor/collective/prerequisite.h"
 #include "transport/run/runtime.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2 {
 
-OffloadedCall::OffloadedCall(std::shared_ptr<ServerGroup> servers, std::shared_ptr<Task> task,
-                             std::shared_ptr<OffloadAttempt> attempt, Undo undo)
-    : servers_(std::move(servers)),
-      task_(std::move(task)),
-      attempt_(std::move(attempt)),
-      undo_(std::move(undo)) {}
+class OffloadedCall::Vote final : public Prerequisite {
+ public:
+  Vote(std::shared_ptr<Verdicts> verdicts, std::shared_ptr<OffloadAttempt> attempt,
+       const std::shared_ptr<PlanCache>& plans, uint32_t agreed)
+      : Prerequisite(all_reduce(plans, agreed), 1),
+        verdicts_(std::move(verdicts)),
+        attempt_(std::move(attempt)) {}
+
+  bool names_late() const override { return false; }  // the attempt does
+  bool is_needed(Locked& locked) const override { return !verdicts_->is_dropped(locked); }
+  std::unique_ptr<Job> contribute(Locked&, Group&) override {
+    memory()[0] = std::byte{verdicts_->word_of(*attempt_->grant(), attempt_->error())};
+    return nullptr;
+  }
+  std::unique_ptr<Job> absorb(Locked& locked) override {
+    if (is_needed(locked)) {
+      was_served_ = verdicts_->take(locked, std::to_integer<uint8_t>(memory()[0]));
+    }
+    return nullptr;
+  }
+  bool was_served() const { return was_served_; }
+
+ private:
+  static PlannedCall all_reduce(const std::shared_ptr<PlanCache>& plans, uint32_t agreed) {
+    PlannedCall planned{.call = {}, .plans = plans, .entry = plans->tuner(), .counting = {}};
+    planned.call.collective = Collective::kAllReduce;
+    planned.call.dtype = DType::kUInt8;
+    planned.call.reduce = ReduceKind::kMax;
+    planned.call.agreed = agreed;
+    return planned;
+  }
+
+  const std::shared_ptr<Verdicts> verdicts_;
+  const std::shared_ptr<OffloadAttempt> attempt_;
+  bool was_served_ = false;
+};
 
 std::shared_ptr<Task> OffloadedCall::vote(Locked& locked, const Task& call, uint32_t agreed,
                                           const std::shared_ptr<PlanCache>& plans) {
-  word_ = std::make_shared<uint8_t>();
-  PlannedCall planned{.call = {}, .plans = plans, .entry = plans->tuner(), .counting = {}};
-  planned.call.collective = Collective::kAllReduce;
-  planned.call.input = planned.call.output = {{reinterpret_cast<std::byte*>(word_.get()), 1}};
-  planned.call.dtype = DType::kUInt8;
-  planned.call.reduce = ReduceKind::kMax;
-  planned.call.agreed = agreed;
+  vote_ = std::make_shared<Vote>(verdicts_, attempt_, plans, agreed);
+  voting_ = CollectiveTask::before(call, vote_);
   const auto latch = std::make_shared<InputLatch>(call.group().runtime().completions());
-  const auto task = std::make_shared<CollectiveTask>(call.group_pointer(), std::move(planned),
-                                                     word_, call.timeout());
-  task->set_vote({servers_, latch, call.weak_from_this()});
-  attempt_->put_to_vote(locked, {servers_, word_, latch});
-  vote_ = task;
-  return vote_;
+  voting_->set_inputs(latch);
+  attempt_->when_done(locked, latch);
+  return voting_;
 }
 
 bool OffloadedCall::is_decided(Locked& locked) {
-  if (!vote_) return true;
+  if (!voting_) return true;
   // If it failed, so will the call with its group.
-  if (!vote_->done() || vote_->error()) return false;
-  if (!servers_->is_dropped(locked)) was_served_ = servers_->take_verdict(locked, *word_);
+  if (!voting_->done() || voting_->error()) return false;
+  vote_->absorb(locked);
+  was_served_ = vote_->was_served();
+  voting_.reset();
   vote_.reset();
   return true;
 }

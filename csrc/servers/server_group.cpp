@@ -25,12 +25,6 @@ namespace {
 
 // What rank 0 says instead of a Fabric: all members find out.
 constexpr std::string_view kMeasure = "measure";
-// Words of a vote. From kServer on: the server of that number has failed.
-constexpr uint8_t kSucceeded = 0;
-constexpr uint8_t kDeclined = 1;
-constexpr uint8_t kUnwanted = 2;
-constexpr uint8_t kFailed = 3;
-constexpr int kServer = 4;
 // An attempt gives up while there is time for the call itself.
 constexpr int kShareOfTimeout = 2;
 
@@ -70,15 +64,10 @@ bool servers_help(const Fabric& fabric, const RowVolume& volume) {
   return seconds_by_servers(fabric, volume) < seconds_by_ranks(fabric, volume);
 }
 
-/// Makes `task` the attempt of a call on this rank.
-template <typename OffloadTask>
-std::shared_ptr<OffloadedCall> served_call(std::shared_ptr<ServerGroup> servers,
-                                           const std::shared_ptr<OffloadTask>& task,
-                                           OffloadedCall::Undo undo) {
-  const auto attempt = std::make_shared<OffloadAttempt>(std::make_shared<CreditGrant>(
-      servers->group_pointer(), servers->ranks(), CreditGrant::kMostSlots, task->timeout()));
-  task->set_attempt(attempt);
-  return std::make_shared<OffloadedCall>(std::move(servers), task, attempt, std::move(undo));
+std::vector<std::string> names_of_servers(const Fabric& fabric) {
+  std::vector<std::string> names;
+  for (const Fabric::Host& server : fabric.servers) names.push_back(server.name);
+  return names;
 }
 
 }  // namespace
@@ -131,8 +120,12 @@ ServerGroup::ServerGroup(std::shared_ptr<Group> group, int ranks, std::shared_pt
       planner_(std::move(planner)),
       plans_(std::make_shared<PlanCache>(planner_, group_->rank(), group_->world_size(),
                                          environment,
-                                         /*refines=*/false)) {
-  for (const Fabric::Host& server : fabric()->servers) names_.push_back(server.name);
+                                         /*refines=*/false)),
+      verdicts_(std::make_shared<Verdicts>(group_, ranks_, names_of_servers(*fabric()))) {}
+
+std::shared_ptr<OffloadAttempt> ServerGroup::new_attempt(std::chrono::milliseconds timeout) const {
+  return std::make_shared<OffloadAttempt>(
+      std::make_shared<CreditGrant>(group_, ranks_, CreditGrant::kMostSlots, timeout));
 }
 
 bool ServerGroup::serves(const CollectiveCall& call) const {
@@ -163,13 +156,14 @@ std::shared_ptr<OffloadedCall> ServerGroup::attempt(const CollectiveCall& call, 
     send_order(group_, ranks_, {.what = std::move(order), .timeout = share});
   }
   const Region given = call.input.front();
-  const auto task =
-      std::make_shared<CollectiveTask>(group_, std::move(planned), std::move(keep_alive), share);
+  const std::shared_ptr<OffloadAttempt> attempt = new_attempt(share);
+  const auto task = std::make_shared<AttemptTask<CollectiveTask>>(
+      attempt, group_, std::move(planned), std::move(keep_alive), share);
   OffloadedCall::Undo undo;
   if (saved.data != nullptr) {
     undo = {[saved, given] { std::memcpy(given.data, saved.data, saved.bytes); }, saved.bytes};
   }
-  return served_call(shared_from_this(), task, std::move(undo));
+  return std::make_shared<OffloadedCall>(verdicts_, task, attempt, std::move(undo));
 }
 
 bool ServerGroup::serves_blocks(size_t bytes) const {
@@ -207,40 +201,11 @@ std::shared_ptr<OffloadedCall> ServerGroup::attempt_blocks(SparseCall& call,
     order.call.rows.reset();
     send_order(group_, ranks_, {.what = std::move(order), .timeout = share});
   }
-  const auto task = std::make_shared<SparseAllReduceTask>(group_, std::move(served),
-                                                          std::move(keep_alive), share);
-  return served_call(shared_from_this(), task,
-                     {.run = [rows] { rows->undo(); }, .bytes = tensor.size()});
-}
-
-uint8_t ServerGroup::vote_of(const OffloadAttempt& attempt,
-                             const std::optional<Error>& error) const {
-  if (!error && attempt.is_declined()) return attempt.is_wanted() ? kDeclined : kUnwanted;
-  if (!error) return kSucceeded;
-  const int server = error->rank() - ranks_;
-  return static_cast<uint8_t>(server < 0 ? kFailed : std::min(kServer + server, 255));
-}
-
-bool ServerGroup::take_verdict(Locked& locked, uint8_t verdict) {
-  if (is_dropped_) return false;
-  if (verdict == kSucceeded) ++offload_;
-  if (verdict == kDeclined) ++declined_;
-  if (verdict <= kUnwanted) return verdict == kSucceeded;
-  is_dropped_ = true;
-  const int server = verdict - kServer;
-  const bool is_known = server >= 0 && server < servers();
-  const std::string who =
-      is_known ? "server '" + names_[static_cast<size_t>(server)] + "' (pid " +
-                     std::to_string(group_->membership().peer_info(ranks_ + server).pid) +
-                     ") does not serve " + "any more"
-               : "a call could not be served";
-  if (group_->rank() == 0) {
-    log(Level::kWarn,
-        who + ": the calls of group '" + group_->membership().name() + "' go on without servers");
-  }
-  group_->fail(locked, Error(ErrorCode::kAborted, "the ranks go on without servers: " + who,
-                             is_known ? ranks_ + server : -1));
-  return false;
+  const std::shared_ptr<OffloadAttempt> attempt = new_attempt(share);
+  const auto task = std::make_shared<AttemptTask<SparseAllReduceTask>>(
+      attempt, group_, std::move(served), std::move(keep_alive), share);
+  OffloadedCall::Undo undo{.run = [rows] { rows->undo(); }, .bytes = tensor.size()};
+  return std::make_shared<OffloadedCall>(verdicts_, task, attempt, std::move(undo));
 }
 
 void ServerGroup::set_fabric(std::shared_ptr<const Fabric> fabric) {

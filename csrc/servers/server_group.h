@@ -19,7 +19,6 @@
 //   group                                                       | vote: a byte | the call |
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -39,8 +38,8 @@
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"
 #include "plan/choose/planner.h"
-#include "servers/offload_attempt.h"
 #include "servers/offloaded_call.h"
+#include "servers/verdicts.h"
 #include "transport/group/group.h"
 
 namespace q7x2 {
@@ -54,7 +53,7 @@ class SlotPool;
 std::shared_ptr<const Fabric> survey_servers(const std::shared_ptr<Group>& servers, int ranks,
                                              const Fabric* of_ranks, const SurveyOptions& options);
 
-class ServerGroup : public std::enable_shared_from_this<ServerGroup> {
+class ServerGroup {
  public:
   /// `planner`: of this member, on a Fabric with the servers.
   ServerGroup(std::shared_ptr<Group> group, int ranks, std::shared_ptr<Planner> planner,
@@ -64,7 +63,7 @@ class ServerGroup : public std::enable_shared_from_this<ServerGroup> {
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
   int ranks() const { return ranks_; }
   int servers() const { return group_->world_size() - ranks_; }
-  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<std::string>& names() const { return verdicts_->names(); }
   /// Of the ranks, with the servers.
   std::shared_ptr<const Fabric> fabric() const { return planner_->fabric(); }
 
@@ -87,15 +86,6 @@ class ServerGroup : public std::enable_shared_from_this<ServerGroup> {
                                                 std::shared_ptr<void> keep_alive,
                                                 std::chrono::milliseconds timeout);
 
-  /// What a rank says of its attempt, which is done: 0 for a success, 1 where servers have no room
-  /// for it, 2 where it was not wanted, else who has failed. The greatest word of all ranks counts.
-  uint8_t vote_of(const OffloadAttempt& attempt, const std::optional<Error>& error) const;
-  /// Takes the word of all ranks. True: the call was served. After a failure attempts count no
-  /// more.
-  bool take_verdict(Locked& locked, uint8_t verdict);
-  /// Changes only between the same two calls on all ranks, in their order.
-  bool is_dropped(Locked&) const { return is_dropped_; }
-
   /// Ranks choose by another Fabric from now on, which has no servers or as many as before. All
   /// ranks must call it between the same two collectives. Throws Error(kInvalidArgument).
   void set_fabric(std::shared_ptr<const Fabric> fabric);
@@ -103,11 +93,12 @@ class ServerGroup : public std::enable_shared_from_this<ServerGroup> {
   /// What was chosen for the kinds of calls that it serves.
   std::vector<PlanCache::Record> records() const { return plans_->records_with_helpers(); }
   /// Calls that were served so far. Any thread.
-  uint64_t served() const { return offload_; }
+  uint64_t served() const { return verdicts_->served(); }
   /// Those for which servers had no slots. Any thread.
-  uint64_t declined() const { return declined_; }
+  uint64_t declined() const { return verdicts_->declined(); }
 
  private:
+  std::shared_ptr<OffloadAttempt> new_attempt(std::chrono::milliseconds timeout) const;
   std::shared_ptr<RowCensus> census_of(const SparseCall& call);
   bool wants_blocks(const RowCensus& census) const;
 
@@ -115,12 +106,9 @@ class ServerGroup : public std::enable_shared_from_this<ServerGroup> {
   const int ranks_;
   const std::shared_ptr<Planner> planner_;
   const std::shared_ptr<PlanCache> plans_;
-  std::vector<std::string> names_;  // of the servers
-  std::mutex mutex_;                // guards the next one
+  const std::shared_ptr<Verdicts> verdicts_;
+  std::mutex mutex_;  // guards the next one
   Recent<std::pair<size_t, DType>, std::shared_ptr<RowCensus>> censuses_{256};  // of blocks
-  bool is_dropped_ = false;
-  std::atomic<uint64_t> offload_{0};
-  std::atomic<uint64_t> declined_{0};
 };
 
 /// A server's side of a server group: carries out rank 0's orders until the ranks have left.

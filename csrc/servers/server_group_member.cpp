@@ -55,15 +55,13 @@ class Follower {
                         .entry = plans_->adopt(shape, order.choice),
                         .counting = {}};
     const auto slots = slots_for(planned);
-    attend(std::make_shared<CollectiveTask>(servers_, std::move(planned), slots, timeout_), slots);
+    attend<CollectiveTask>(slots, std::move(planned), slots);
   }
 
   void carry_out(SparseOrder&& order) {
     const auto slots = std::make_shared<TakenSlots>(
         pool_, SparseAllReduceTask::memory_of_owner(order.call), 1, order.is_wanted ? 1 : 0);
-    const auto task =
-        std::make_shared<SparseAllReduceTask>(servers_, std::move(order.call), slots, timeout_);
-    attend(task, order.is_wanted ? slots : nullptr);
+    attend<SparseAllReduceTask>(order.is_wanted ? slots : nullptr, std::move(order.call), slots);
   }
 
   std::shared_ptr<TakenSlots> slots_for(const PlannedCall& planned) const {
@@ -76,15 +74,18 @@ class Follower {
   }
 
   /// `slots`: null where rank 0 does not want the attempt.
-  template <typename OffloadTask>
-  void attend(const std::shared_ptr<OffloadTask>& task, const std::shared_ptr<TakenSlots>& slots) {
+  template <typename CallTask, typename Call>
+  void attend(const std::shared_ptr<TakenSlots>& slots, Call&& call,
+              std::shared_ptr<void> keep_alive) {
     uint8_t count = CreditGrant::kUnwanted;
     if (slots) {
       count = static_cast<uint8_t>(slots->count());
       declined_ += count == 0 ? 1 : 0;
     }
-    task->set_attempt(std::make_shared<OffloadAttempt>(
-        std::make_shared<CreditGrant>(servers_, ranks_, count, timeout_)));
+    const auto attempt = std::make_shared<OffloadAttempt>(
+        std::make_shared<CreditGrant>(servers_, ranks_, count, timeout_));
+    const auto task = std::make_shared<AttemptTask<CallTask>>(
+        attempt, servers_, std::forward<Call>(call), std::move(keep_alive), timeout_);
     tasks_.push_back(task);
     servers_->runtime().submit(task, /*caller_waits=*/false);
     if (slots) task->notify([slots] { slots->give_back(); });

@@ -13,7 +13,7 @@ from q7x2._core.runner import StepFacts
 _HookState = dict[str, dict[str, Tensor]]
 
 WORTH_MORE_LOSS: float
-"""``edges="auto"``: the fewest lossy edges with at most so many times the shortest time."""
+"""``edges="auto"``: the fewest lossy edges with at most this many times the shortest time."""
 
 class Options(Backend.Options):
     """Options of a q7x2 process group, for ``pg_options``."""
@@ -94,7 +94,7 @@ class Server:
         """Its number among the job's servers."""
 
     def look(self, duration: timedelta) -> bool:
-        """Look for groups that want it, for so long. False: the job has ended."""
+        """Look for groups that want it, for this time. Return False if the job has ended."""
 
     def leave(self) -> None:
         """Leave all groups in good order."""
@@ -165,7 +165,7 @@ class HookRunner:
         parameter; see ``csrc/comm_hooks/run/policy.h``. ValueError for what the hook cannot do."""
 
     def take_facts(self) -> StepFacts | None:
-        """Of the last step; None if no step has ended since the last call."""
+        """The facts of the last step; None if no step has ended since the last call."""
 
     def stats(self) -> dict[str, Any]: ...
     def trace(self, enabled: bool) -> None: ...
@@ -456,7 +456,7 @@ def canonical_fabric(text: str) -> str:
     """Check the JSON of a Fabric, return it as q7x2 writes it; ValueError names what is wrong."""
 
 def learn_times(fabric: str, measured: str) -> str:
-    """The Fabric with the tuned times of another one in place of its own of the same calls."""
+    """The Fabric with the tuned times of another one instead of its own times of the same calls."""
 
 def remember_times(measured: str) -> None:
     """Later groups of this process know the tuned times of this Fabric, which has no others."""
@@ -494,7 +494,7 @@ class LedgerFeed:
         """Follow the groups of this process. Nothing if there are none yet."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until a group fails, or `wake` is called, or for so long."""
+        """Wait until a group fails, or `wake` is called, or the time has passed."""
 
     def wake(self) -> None:
         """End a `wait`."""
@@ -538,7 +538,8 @@ def explain(
 
     Each has ``algorithm``, ``edges`` (that are coded), ``on_device`` (the device of float32 tensors
     codes them, if it has kernels), ``slice_bytes``, ``window``, ``seconds``
-    (predicted), ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
+    (predicted), ``seconds_after_silence`` (the same if TCP begins anew; 0 if it was not simulated),
+    ``simulated`` (else the prediction is an estimate of the cost model), ``measured``
     (seconds, or None), ``first_slice_seconds``, ``loads`` (``name``, ``bytes``, ``busy`` seconds of
     each resource in use), ``bottleneck``, the index of the busiest load, or None, and ``plans``, a
     number that is equal for candidates that have the ranks do the same.
@@ -585,10 +586,10 @@ def export_plan(
 def check_plan(text: str) -> dict[str, Any]:
     """Prove the Plans of a JSON text, as ``q7x2 plan check`` does.
 
-    Of all ranks, for one slice: ``algorithm``, ``collective``, ``ranks``, ``root``, ``ops``,
-    ``messages``, ``steps``, ``rounds_once``. Of the rank that has most: ``scratch_blocks`` and
-    ``stages``. The contract: ``contributors``, ``receivers``, ``quorum``. Raises ValueError with
-    the place in the text, or with what the checker says.
+    Returns totals of all ranks for one slice (``algorithm``, ``collective``, ``ranks``, ``root``,
+    ``ops``, ``messages``, ``steps``, ``rounds_once``), maxima over the ranks (``scratch_blocks``,
+    ``stages``), and the contract (``contributors``, ``receivers``, ``quorum``). Raises ValueError
+    with the position in the text, or with the checker's message.
     """
 
 def make_plans(

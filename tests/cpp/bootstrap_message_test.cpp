@@ -1,5 +1,5 @@
 // What the processes of a bootstrap send each other, and bytes that are something else.
-#include "transport/bootstrap/bootstrap_message.h"
+#include "transport/peer/bootstrap_message.h"
 
 #include <cstdint>
 #include <random>

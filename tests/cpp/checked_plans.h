@@ -1,4 +1,4 @@
-// Plans to break, and what the checker says of them.
+// Plans with deliberate faults, and the checker's complaints about them.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ using OpId = PlanBuilder::OpId;
 
 inline const Block kBuffer = Block::output(0);
 
-// The message of the Error that the checker throws, empty where it is content.
+// The message of the Error that the checker throws; empty if it finds no fault.
 inline std::string complaint(const std::vector<Plan>& plans) {
   try {
     check_plans(plans);
@@ -61,7 +61,7 @@ inline std::vector<Plan> build(Collective op, int n,
   return plans;
 }
 
-// A correct all-reduce of two ranks, as a base to break.
+// A correct all-reduce of two ranks, to which tests add faults.
 inline void exchange_and_fold(PlanBuilder& b, int rank) {
   const OpId sent = b.send(1 - rank, kBuffer);
   const OpId received = b.recv(1 - rank, Block::scratch(0), {}, kBuffer);

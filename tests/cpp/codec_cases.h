@@ -1,4 +1,4 @@
-// Every codec of values, and numbers for them.
+// All value codecs, and numbers for them.
 #pragma once
 
 #include <cmath>
@@ -79,7 +79,7 @@ inline std::vector<float> normal(size_t count, unsigned seed, float scale = 1) {
   return values;
 }
 
-/// Magnitudes over the whole range of fp32, group by group and within groups, with zeros.
+/// Magnitudes over the whole range of fp32, in different groups and within groups, with zeros.
 inline std::vector<float> wild(size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values = normal(count, seed + 1);

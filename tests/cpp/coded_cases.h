@@ -21,7 +21,7 @@
 
 namespace q7x2::test {
 
-/// The part of `from` for `to` in step `step`.
+/// Rank `from`'s contribution to the part of rank `to` in step `step`.
 inline std::vector<float> normal(int from, int to, size_t count, int step = 0) {
   std::mt19937 engine(static_cast<unsigned>(1 + from + 100 * to + 10'000 * step));
   std::normal_distribution<float> draw;
@@ -36,7 +36,7 @@ inline double norm(const std::vector<double>& values) {
   return std::sqrt(sum);
 }
 
-/// |a - b| / |b|, or, where contributions cancel each other, a contribution's norm.
+/// |a - b| / |b|. If contributions cancel each other, the divisor is the norm of a contribution.
 inline double distance(const std::vector<float>& a, const std::vector<double>& b) {
   std::vector<double> difference(a.size());
   for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
@@ -52,7 +52,7 @@ inline std::vector<double> sum_of(int ranks, int to, size_t count, int step = 0)
   return sum;
 }
 
-/// The same, made once a process: to draw the numbers takes longer than the collectives.
+/// The same, made once per process, because drawing the numbers takes longer than the collectives.
 inline const std::vector<float>& kept_normal(int from, int to, size_t count) {
   static std::map<std::tuple<int, int, size_t>, std::vector<float>> all;
   const auto [kept, is_new] = all.try_emplace({from, to, count});

@@ -23,10 +23,10 @@
 namespace q7x2::test {
 
 inline constexpr std::chrono::milliseconds kLong{60'000};
-/// Longer than anything takes that works, shorter than the deadline of `run_ranks`.
+/// Longer than any correct call takes, but shorter than the deadline of `run_ranks`.
 inline constexpr std::chrono::seconds kPatience{40 * kSlowdown};
 
-/// Shared with the task, so that it stays until UCX has let go of it.
+/// Shared with the task, so that it lives until UCX no longer uses it.
 template <typename T>
 using Buffer = std::shared_ptr<std::vector<T>>;
 
@@ -67,7 +67,7 @@ class Comm {
     return submitted(make(std::move(call), std::move(keep_alive), timeout));
   }
 
-  /// A task that is yet to be submitted.
+  /// A task that has not been submitted yet.
   std::shared_ptr<CollectiveTask> make(CollectiveCall call, std::shared_ptr<void> keep_alive,
                                        std::chrono::milliseconds timeout = kLong) {
     return CollectiveTask::make(group_, plan_call(std::move(call), plans_, rank(), size()),
@@ -109,7 +109,7 @@ class Comm {
     return message(MessageTask::Direction::kReceive, from, tag, data, timeout);
   }
 
-  /// Waits until `task` is done, however it ended.
+  /// Waits until `task` is done, successfully or not.
   void await(const Task& task) {
     if (!group_->runtime().wait(task, Clock::now() + kPatience)) {
       ADD_FAILURE() << task.name() << " was not done in time";
@@ -117,13 +117,13 @@ class Comm {
     }
   }
 
-  /// Waits until `task` has succeeded.
+  /// Waits until `task` is done, and expects success.
   void succeed(const Task& task) {
     await(task);
     if (task.error()) throw Error(*task.error());
   }
 
-  /// Waits until `task` has failed.
+  /// Waits until `task` is done, and expects a failure.
   Error failure(const Task& task) {
     await(task);
     if (!task.error()) throw std::runtime_error(task.name() + " succeeded, expected an error");

@@ -1,4 +1,4 @@
-// A port of this host that does not answer, like a host that has fallen silent.
+// A port of this host that does not answer, like a port of a silent host.
 #pragma once
 
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 
 namespace q7x2::test {
 
-/// Its queue of connections is full, so the kernel drops what comes.
+/// Its queue of connections is full, so the kernel drops new ones.
 class DeafPort {
  public:
   DeafPort() {

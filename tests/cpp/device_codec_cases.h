@@ -1,4 +1,4 @@
-// The value stage of a device against that of the CPU, wherever the device's memory is.
+// Compares the value stage of a device with that of the CPU, for any kind of device memory.
 #pragma once
 
 #include <cmath>
@@ -16,14 +16,14 @@
 
 namespace q7x2::test {
 
-/// Numbers of all magnitudes, with an infinity where there are many.
+/// Numbers of all magnitudes; if there are many, one is infinite.
 inline std::vector<float> values_for_device(size_t count) {
   std::vector<float> values = wild(count, 1);
   values[count / 2] = count > 1000 ? kInf : 0;
   return values;
 }
 
-/// Equal bits; which NaN an addition returns is up to the processor.
+/// Equal bits; which NaN an addition returns depends on the processor.
 inline void expect_same_numbers(const std::vector<float>& actual,
                                 const std::vector<float>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -74,8 +74,7 @@ void expect_cpu_bits(const std::string& name, size_t count) {
   }
 }
 
-/// Integers that add, from their maxima to the mean that a sum of them stands for. `offset`: of all
-/// memory, in elements.
+/// Integers that add, from their maxima to the decoded mean. `offset`: of all memory, in elements.
 template <template <class> class Memory, class Int>
 void expect_cpu_integers(const std::string& name, size_t count, size_t offset, bool feedback) {
   SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, offset " + std::to_string(offset));
@@ -157,11 +156,12 @@ void expect_cpu_bits_at_offset(const std::string& name, size_t count, size_t off
   expect_same_numbers({result.begin() + 1, result.end()}, out);
 }
 
-/// Three messages of other ranks, and the owner's own numbers, which come second in the sum.
+/// Three messages of other ranks, and the owner's own numbers, which are the second source of the
+/// sum.
 struct FoldCase {
   static constexpr uint64_t kFirst = 4096;
   static constexpr uint64_t kShared = 7;
-  static constexpr float kDivisor = 3;  // no power of two: a quotient is rounded
+  static constexpr float kDivisor = 3;  // not a power of two, so the quotient is rounded
 
   FoldCase(const std::string& name, size_t count)
       : spec(parse_codec(name).value),
@@ -181,7 +181,7 @@ struct FoldCase {
     }
   }
 
-  /// Step by step on the CPU, in the order of executor/call/block_coder.cpp.
+  /// Computes the sum step by step on the CPU, in the order of executor/call/block_coder.cpp.
   std::vector<float> sum(bool feedback) const {
     std::vector<float> sum = feedback ? residual : std::vector<float>(own.size());
     const auto decode = [&](size_t n, bool add) {
@@ -208,13 +208,13 @@ struct FoldCase {
   }
 
   ValueSpec spec;
-  size_t bytes;  // of a message
+  size_t bytes;  // bytes per message
   std::vector<std::byte> messages;
   std::vector<float> own;
   std::vector<float> residual;
 };
 
-/// The mean as a message.
+/// Expects the mean as a message.
 template <template <class> class Memory>
 void expect_cpu_fold(const std::string& name, size_t count, bool feedback) {
   SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, a fold");
@@ -243,7 +243,7 @@ void expect_cpu_fold(const std::string& name, size_t count, bool feedback) {
   EXPECT_TRUE(same_bits(kept_there.copy(), kept));
 }
 
-/// The mean as numbers. The residual is in it then, unless it is not finite.
+/// Expects the mean as numbers. It then contains the residual, unless the residual is not finite.
 template <template <class> class Memory>
 void expect_cpu_sum(const std::string& name, size_t count) {
   SCOPED_TRACE(name + ", " + std::to_string(count) + " elements, a sum");

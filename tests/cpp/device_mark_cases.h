@@ -1,4 +1,4 @@
-// The select stage of a device against that of the CPU, wherever the device's memory is.
+// Compares the select stage of a device with that of the CPU, for any kind of device memory.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace q7x2::test {
 
-/// Marks what the codec sends of values + error, takes it, and puts it back. `Memory<T>(values)` is
-/// a copy in the device's memory, with `get` and `copy`.
+/// Marks the elements of values + error that the codec sends, takes them, and puts them back.
+/// `Memory<T>(values)` is a copy in the device's memory, with `get` and `copy`.
 template <template <class> class Memory>
 void expect_cpu_marks(const std::string& name, const std::vector<float>& values, bool feedback) {
   SCOPED_TRACE(name + ", " + std::to_string(values.size()) + " elements" +

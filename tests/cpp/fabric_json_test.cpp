@@ -38,7 +38,7 @@ Fabric full() {
                               .gpus = {{"GPU", "0000:01:00.0", -1}}};
   fabric.servers = {{.name = "s0", .key = "5a", .cores = 4, .rack = 1, .egress = 1.25e9}};
   fabric.links = {{0, 2, 1.25e7, 2e-5}};
-  fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0}};
+  fabric.pairs = {{0, 1, 3e-5, 0.1, 1.2e8, 0.05, 1.22e8}, {1, 0, 3e-5, 0.1, 1.2e8, 0.05, 0, 3e6}};
   fabric.tuned = {{Collective::kAllGather, 6, 1 << 20, "ring", 65536, 4, 1.5e-3}};
   fabric.network = {4e-5, 2e-6, true};
   fabric.burst = 131072;
@@ -92,6 +92,8 @@ TEST(FabricJson, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.copy_rate_of(2, "cuda"), 1e12);
   EXPECT_TRUE(read.network.measured);
   EXPECT_FALSE(read.memory.measured);
+  EXPECT_EQ(read.pairs[1].window, 3e6);
+  EXPECT_EQ(read.pairs[0].window, 0) << "a field that files of earlier versions do not have";
 }
 
 TEST(FabricJson, FiguresHaveFourDigits) {

@@ -1,4 +1,4 @@
-// A process that faults in the middle of a write to the queue of another one of its host.
+// A process that faults while it writes to the queue of another process on its host.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,14 +15,14 @@ inline void* new_page() {
   return ::mmap(nullptr, kFaultingBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/// Sends two messages from `page` to the worker at `address`, and makes the page unreadable before
-/// the second one: it has taken its place in the queue when SIGSEGV comes.
+/// Sends two messages from `page` to the worker at `address`. The page becomes unreadable before
+/// the second one, which has reserved its entry in the queue when SIGSEGV is raised.
 inline void write_and_fault(const std::string& address, unsigned id, void* page) {
   const UcpContext context;
   UcpWorker worker(context);
   UcpEndpoint endpoint(
       worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
-  for (const int access : {PROT_READ, PROT_NONE}) {  // the first one connects
+  for (const int access : {PROT_READ, PROT_NONE}) {  // the first message makes the connection
     ::mprotect(page, kFaultingBytes, access);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

@@ -78,9 +78,7 @@ class DeviceJob final : public Job {
         : Completion(std::move(queue)), job_(job) {}
 
    private:
-    void deliver(Locked& locked, TaskTable&) override {
-      Runtime::existing()->jobs().completed(locked, job_);
-    }
+    void deliver(Locked& locked) override { Runtime::existing()->jobs().completed(locked, job_); }
     DeviceJob& job_;
   };
 

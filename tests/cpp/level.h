@@ -1,4 +1,4 @@
-// How much a test tries: some cases in the quick level, all of them at night (docs/testing.md).
+// How much a test tries: some cases at the quick level, all of them at night (docs/testing.md).
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,7 @@ inline bool is_nightly() {
   return std::getenv("Q7X2_TEST_NIGHTLY") != nullptr;
 }
 
-/// What the present level tries.
+/// The value for the current level.
 template <class T>
 T at_level(T quick, T nightly) {
   return is_nightly() ? nightly : quick;

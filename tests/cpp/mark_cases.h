@@ -1,4 +1,4 @@
-// What a device's select stage is to mark, by the CPU's.
+// The marks that a device's select stage must make, computed by the CPU's.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,7 @@ namespace q7x2::test {
 
 constexpr uint64_t kMe = 11;
 constexpr uint64_t kPeer = 22;
-constexpr MessageKey kKey{std::byte{1}};  // everybody's
+constexpr MessageKey kKey{std::byte{1}};  // all processes'
 
 inline HeartbeatTarget target_of(const LivenessMonitor& monitor, uint64_t process) {
   return {.process = process, .endpoint = {kLoopback, monitor.port()}, .key = kKey};

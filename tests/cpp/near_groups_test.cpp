@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -154,6 +155,34 @@ TEST(NearGroups, RacksWithSlowCablesAreNoLongerThanAGroup) {
     }
   }
   EXPECT_EQ(racks_of(infer(measured)), (std::vector<int>{0, 0, 1, 1, 2, 2, 2, 2}));
+}
+
+// Of each two sites one round has streamed, over connections with windows.
+TEST(NearGroups, PairsThatHaveNotStreamedHaveTheWindowOfThoseThatHave) {
+  Sites sites{.site_of = {0, 0, 1, 1}};
+  Measurements measured = sites.measure(1);
+  bool is_first = true;
+  for (auto& round : measured.rounds) {
+    const bool is_far = sites.site(round[0].from) != sites.site(round[0].to);
+    if (!is_far) continue;
+    if (!std::exchange(is_first, false)) round.clear();
+    for (size_t i = 0; i < round.size(); ++i) {
+      round[i].window = 3e6 + 1e5 * static_cast<double>(i);
+    }
+  }
+  const Fabric fabric = infer(measured);
+  EXPECT_EQ(racks_of(fabric), sites.site_of);
+  int far = 0;
+  for (const Fabric::Pair& pair : fabric.pairs) {
+    if (sites.site(pair.from) == sites.site(pair.to)) {
+      EXPECT_EQ(pair.window, 0);
+      continue;
+    }
+    ++far;
+    EXPECT_EQ(pair.window, fabric.pairs[1].window) << "they may well be equal";
+    EXPECT_NEAR(pair.window, 3e6, 0.4e6);
+  }
+  EXPECT_EQ(far, 8);
 }
 
 TEST(DistancesFromCentre, FitStars) {

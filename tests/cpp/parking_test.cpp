@@ -1,4 +1,4 @@
-#include "transport/run/parking.h"
+#include "transport/task/parking.h"
 
 #include <atomic>
 #include <thread>

@@ -8,7 +8,7 @@
 
 namespace q7x2::test {
 
-/// By rank. All ranks call it.
+/// By rank. Must be called on all ranks.
 inline std::vector<PeerInfo> cards_of_ranks(Rank& rank) {
   rank.put("handle", PeerAddress{peer_info_of_process(rank.runtime()), rank.rank}.encode(
                          rank.runtime().secret()));

@@ -144,7 +144,7 @@ TEST(Contract, ContradictionsAreNamed) {
   EXPECT_COMPLAINT(with({{0, 1}, {0, 1}, 3}), "quorum is 3 of 2 contributors");
   EXPECT_COMPLAINT(with({{0, 1}, {0, 1}, 0}), "quorum is 0");
   EXPECT_COMPLAINT(handmade(Collective::kReduce, 2, {{0, 1}, {0}, 2}, idle, 1),
-                   "receivers are others than the root");
+                   "receivers are not the root alone");
 }
 
 TEST(Contract, ResidualsAreTakenOnce) {

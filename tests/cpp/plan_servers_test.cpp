@@ -208,7 +208,7 @@ TEST(Servers, APlanThatNamesAHelpersBufferIsRefused) {
   const std::vector<Plan> good = schedule.project_all();
   std::vector<Plan> plans = good;
   plans[3].sources[0] = Block::input(0);
-  EXPECT_COMPLAINT(plans, "names a buffer, which a helper has not");
+  EXPECT_COMPLAINT(plans, "names a buffer, but helpers have no buffers");
   plans = good;
   plans.pop_back();
   EXPECT_COMPLAINT(plans, "is made for 4 ranks, checked with 3");

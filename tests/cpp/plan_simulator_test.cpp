@@ -107,7 +107,7 @@ TEST(Simulator, AfterAPauseABurstPassesAtOnce) {
   // Both steps together send no more than the burst, so the wires hide their latency. But in a row
   // of calls they get no more than their rate.
   EXPECT_NEAR(prediction.seconds, 64 * 1024 / kRate, 1e-9);
-  EXPECT_LT(prediction.seconds, before - 4 * kAlpha);
+  EXPECT_LT(prediction.seconds, before - kAlpha);
   EXPECT_LT(prediction.seconds_after_pause, prediction.seconds);
   // A long call takes what it takes without a burst.
   const SimulatedCall long_call{64 * kMiB, kMiB, 4};
@@ -139,10 +139,37 @@ TEST(Simulator, ASmallMessageTakesAlphaAndItsEnds) {
   EXPECT_DOUBLE_EQ(load(prediction, "ingress h1").busy, 1000 / kRate);
 }
 
-TEST(Simulator, ALargeMessageIsOfferedAndCutsThrough) {
+TEST(Simulator, WhatAWindowHoldsPassesAtTheRateOfTheRoute) {
+  Fabric fabric = network(2);
+  fabric.network = {50e-3, 0};
+  const auto seconds = [&](size_t bytes) {
+    return simulate("direct", Collective::kBroadcast, fabric, {bytes, bytes, 1}, 0)
+        .seconds_after_pause;
+  };
+  const double without = seconds(kMiB);
+  const double long_without = seconds(8 * kMiB);
+  constexpr double kWindow = 2.0 * kMiB;
+  fabric.pairs = {{.from = 0, .to = 1, .alpha = 50e-3, .window = kWindow}};
+  EXPECT_NEAR(seconds(kMiB), without, 1e-9);
+  // Four windows: the last one leaves three round trips after the first.
+  EXPECT_GT(seconds(8 * kMiB), 1.5 * long_without);
+  EXPECT_NEAR(seconds(8 * kMiB), 50e-3 + 3 * 100e-3 + kWindow / kRate, 1e-3);
+  EXPECT_NEAR(seconds(3 * kMiB), 50e-3 + 100e-3 + kMiB / kRate, 1e-3);
+  // It is the same in slices.
+  const SimulatedCall in_slices{8 * kMiB, kMiB / 4, 16};
+  EXPECT_NEAR(simulate("direct", Collective::kBroadcast, fabric, in_slices, 0).seconds_after_pause,
+              seconds(8 * kMiB), 5e-3);
+  // Calls in a row have no window left over from a pause.
+  const Prediction in_a_row =
+      simulate("direct", Collective::kBroadcast, fabric, {8 * kMiB, 8 * kMiB, 1}, 0);
+  EXPECT_NEAR(in_a_row.seconds, 8 * kMiB / (kWindow / 100e-3), 1e-6);
+  EXPECT_EQ(in_a_row.loads[static_cast<size_t>(in_a_row.bottleneck)].name, "connection h0 -> h1");
+}
+
+TEST(Simulator, ALargeMessageCutsThrough) {
   const Prediction prediction =
       simulate("direct", Collective::kBroadcast, network(2), {kMiB, kMiB, 1}, 0);
-  EXPECT_NEAR(prediction.seconds, 3 * kAlpha + 2 * kOverhead + kMiB / kRate, 1e-9)
+  EXPECT_NEAR(prediction.seconds, kAlpha + 2 * kOverhead + kMiB / kRate, 1e-9)
       << "the bytes pass both NICs at the same time";
 }
 

@@ -36,8 +36,8 @@ TEST(PingTask, MeasuresRoundTripsAndOverhead) {
 TEST(StreamTask, MeasuresBothDirections) {
   run_ranks(2, [](Rank& rank) {
     const auto group = rank.group();
-    const auto task =
-        std::make_shared<StreamTask>(group, 1 - rank.rank, Wire::kShared, 0.1, kTimeout);
+    const auto task = std::make_shared<StreamTask>(group, 1 - rank.rank, Wire::kShared, 0.1,
+                                                   StreamTask::Far{}, kTimeout);
     rank.runtime().submit(task, true);
     ASSERT_TRUE(rank.runtime().wait(*task, Clock::now() + kTimeout));
     ASSERT_FALSE(task->error()) << task->error()->what();
@@ -57,7 +57,8 @@ TEST(StreamTask, LeavesNoMessageToTheNextOne) {
       for (const int idle : {0, 1, 2}) {
         if (idle == rank.rank) continue;
         const int peer = 3 - idle - rank.rank;
-        const auto task = std::make_shared<StreamTask>(group, peer, Wire::kShared, 0.01, kTimeout);
+        const auto task = std::make_shared<StreamTask>(group, peer, Wire::kShared, 0.01,
+                                                       StreamTask::Far{}, kTimeout);
         rank.runtime().submit(task, true);
         ASSERT_TRUE(rank.runtime().wait(*task, Clock::now() + kTimeout));
         ASSERT_FALSE(task->error()) << i << ": " << task->error()->what();

@@ -1,4 +1,4 @@
-// What the kernel says that a process does.
+// The state of a process, as reported by the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace q7x2::test {
 
-/// The kernel's descriptor for a process: R runs, S sleeps, T is stopped.
+/// The kernel's letter for the state: R runs, S sleeps, T is stopped.
 inline char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -20,7 +20,7 @@ inline char state_of(pid_t pid) {
   return end + 2 < line.size() ? line[end + 2] : '?';
 }
 
-/// Returns when a process is in this state.
+/// Waits until the process is in this state.
 inline void await_state(pid_t pid, char state) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (state_of(pid) != state) {

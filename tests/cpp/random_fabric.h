@@ -7,8 +7,8 @@
 
 namespace q7x2 {
 
-/// Racks, hosts, ranks on hosts, rates and private links at random, the same for the same seed on
-/// every platform. Some rates are unknown, some hosts and racks have one member only.
+/// Random racks, hosts, ranks on hosts, rates and private links; the same for the same seed on
+/// every platform. Some rates are unknown, and some hosts and racks have only one member.
 Fabric random_fabric(int ranks, uint64_t seed);
 
 }  // namespace q7x2

@@ -1,9 +1,9 @@
-// Runs a test's body on several ranks, each a process of its own.
+// Runs a test's body on several ranks, each a separate process.
 //
-// The ranks are forked before the parent has touched UCX, which does not survive a fork. What a
-// c10d Store would do for them, a board in shared memory does. gtest's EXPECT and ASSERT work in a
-// rank: the parent repeats each failure, with the rank. Ranks that have not ended at the deadline
-// are killed, and the report says what each was doing.
+// The ranks are forked before the parent has used UCX, which does not survive a fork. A board in
+// shared memory replaces the c10d Store. gtest's EXPECT and ASSERT work in a rank: the parent
+// repeats each failure, with the rank. Ranks that have not ended at the deadline are killed, and
+// the report says what each was doing.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ namespace q7x2::test {
 
 struct Board;
 
-/// What the body sees of its rank. Every wait in here ends with an exception at the deadline.
+/// The interface of the body to its rank. Every wait in it ends with an exception at the deadline.
 class Rank {
  public:
   Rank(Board& board, int rank, int world_size, std::chrono::seconds deadline);
@@ -33,7 +33,7 @@ class Rank {
   const int world_size;
 
   Runtime& runtime();
-  /// Lets go of the runtime, so that a later call makes a new one, unless a group still uses it.
+  /// Releases the runtime, so that a later call makes a new one, unless a group still uses it.
   void drop_runtime() { runtime_.reset(); }
 
   /// Makes the group `name` of all ranks, or of `members` in their order. Names are used once.
@@ -43,14 +43,14 @@ class Rank {
   /// Waits for other ranks' memory as a Bootstrap does.
   void wait_for(const std::function<int()>& missing, const std::function<void()>& check);
 
-  /// Publishes `bytes` under `key`, once a key.
+  /// Publishes `bytes` under `key`. Each key can be used once.
   void put(const std::string& key, const std::string& bytes);
-  /// What `from` published, or will soon.
+  /// The bytes that `from` has published; waits for them.
   std::string get(int from, const std::string& key);
-  /// Until all ranks are here; independent of the code under test.
+  /// Waits until all ranks have called it; independent of the code under test.
   void barrier();
   pid_t pid_of(int other) const;
-  /// Says what comes next, for the report if this rank does not end.
+  /// Describes the next action, for the report if this rank does not end.
   void at(const std::string& what);
 
  private:
@@ -96,9 +96,9 @@ class ScriptedBootstrap final : public Bootstrap {
 };
 
 struct RunOptions {
-  /// Ranks that are to be killed by SIGKILL; any other end of theirs is a failure.
+  /// Ranks that are to be killed by SIGKILL; any other end of them is a failure.
   std::set<int> killed = {};
-  /// With sanitizers it is `kSlowdown` times as far off.
+  /// With sanitizers it is multiplied by `kSlowdown`.
   std::chrono::seconds deadline{60};
 };
 

@@ -1,4 +1,4 @@
-// What a reduction must give: the fold of one element at a time.
+// The reference for reductions: the fold of one element at a time.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ constexpr bool kIsComplex<std::complex<Real>> = true;
 template <class T>
 constexpr bool kIsSmallFloat = std::is_class_v<T> && !kIsComplex<T> && !std::is_same_v<T, Bool>;
 
-/// The fold of one element, as the contract of `reduce` words it.
+/// The fold of one element, according to the contract of `reduce`.
 template <class V>
 V fold_one(V a, V b, ReduceKind kind) {
   if constexpr (kIsComplex<V>) {
@@ -159,7 +159,7 @@ T reference_element(const std::vector<const void*>& sources, size_t index, Reduc
   }
 }
 
-/// Equal bits, or both NaN: which NaN an addition of two returns is up to the processor.
+/// Equal bits, or both NaN: which NaN the addition of two returns depends on the processor.
 template <class T>
 bool same(T a, T b) {
   if constexpr (kIsSmallFloat<T>) {

@@ -1,4 +1,4 @@
-// Plans run over real numbers, against what their collective should give.
+// Runs Plans on real numbers, and compares with the result of their collective.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace q7x2 {
 
 /// Runs the Plans of all ranks in one thread, slice after slice, on buffers of `length` numbers,
-/// and expects what c10d promises for the collective.
+/// and expects the result that c10d promises for the collective.
 void run_and_compare(const std::vector<Plan>& plans, size_t length, size_t slice_length);
 
 }  // namespace q7x2

@@ -94,6 +94,23 @@ TEST(Routes, ASlowPairHasAResourceOfItsOwn) {
   EXPECT_EQ(routes.between(0, 2).rate, kRate);
 }
 
+TEST(Routes, AConnectionThatDoesNotFillItsRouteHasAWindow) {
+  Fabric fabric = Fabric::uniform(3, 1, kRate);
+  fabric.burst = 1000;
+  fabric.pairs = {{.from = 0, .to = 1, .alpha = 50e-3, .window = 3e6}};
+  const Routes routes(fabric);
+  const Routes::Route route = routes.between(0, 1);
+  EXPECT_EQ(names(routes, route),
+            (std::vector<std::string>{"egress h0", "ingress h1", "connection h0 -> h1"}));
+  EXPECT_EQ(route.rate, kRate) << "of messages that fit into it";
+  const Routes::Resource& window = routes.resources()[static_cast<size_t>(route.resources[2])];
+  EXPECT_EQ(window.kind, Routes::Kind::kWindow);
+  EXPECT_DOUBLE_EQ(window.rate, 3e6 / 100e-3);
+  EXPECT_EQ(window.burst, 3e6);
+  EXPECT_EQ(routes.resources()[static_cast<size_t>(route.resources[0])].burst, 1000);
+  EXPECT_EQ(names(routes, routes.between(1, 0)).size(), 2U) << "was not measured";
+}
+
 TEST(Routes, APrivateLinkIsTakenWhateverThePairOnTheSharedNetworkIs) {
   Fabric fabric = Fabric::uniform(2, 1, kRate);
   fabric.links = {{0, 1, 2 * kRate, 5e-6}};

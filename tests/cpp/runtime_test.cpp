@@ -16,7 +16,7 @@
 
 #include "comm.h"
 #include "ranks.h"
-#include "transport/group/group_facts.h"
+#include "transport/run/group_facts.h"
 
 namespace q7x2 {
 namespace {

@@ -7,7 +7,7 @@
 
 namespace q7x2::test {
 
-/// While it lives, this process can open no file. What is open stays open.
+/// While it exists, this process can open no more files. Open files stay open.
 class NoMoreFiles {
  public:
   NoMoreFiles() {

@@ -1,4 +1,4 @@
-// A process that cannot start threads, for as long as this lives.
+// A process that cannot start threads while this exists.
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 
 namespace q7x2::test {
 
-/// Threads that start now want a stack that the limit of the address space forbids. All else has
-/// enough. It is meant for forked ranks, whose limits end with them.
+/// New threads want a stack that the limit of the address space forbids. Everything else has enough
+/// memory. For forked ranks, whose limits end with them.
 class ScarceThreads {
  public:
   ScarceThreads() {

@@ -1,4 +1,4 @@
-// A group of three ranks with servers, for tests of calls that servers attempt.
+// A group of three ranks with servers, for tests of offloaded calls.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,8 @@
 
 #include "comm.h"
 #include "executor/sparse/sparse_all_reduce.h"
+#include "ledger/flight_record.h"
+#include "ledger/name_table.h"
 #include "ranks.h"
 #include "servers/offloaded_call.h"
 #include "servers/server_group.h"
@@ -25,7 +27,7 @@ inline constexpr int kRanks = 3;
 /// A group of ranks, and its server group, whose other members are servers.
 class ServerGroupJob {
  public:
-  /// `racks`: ranks and servers are in so many, in turns.
+  /// `racks`: number of racks, to which ranks and servers are assigned round robin.
   explicit ServerGroupJob(Rank& rank, double server_rate = 125e6, int racks = 1)
       : all_(rank.group("servers")), fabric_(fabric(all_->world_size(), server_rate, racks)) {
     if (is_server()) return;
@@ -82,9 +84,9 @@ class ServerGroupJob {
     const bool is_written = root < 0 || root == group_->rank();
     const auto served =
         servers_->attempt(call, is_written ? region(*saved) : Region{}, memory, timeout);
-    const auto task = CollectiveTask::make(
-        group_, plan_call_alone(std::move(call), plans_, group_->rank(), kRanks), memory, timeout);
-    task->set_offload(served);
+    const auto task = std::make_shared<OffloadedTask<CollectiveTask>>(
+        served, plans_, group_, plan_call_alone(std::move(call), plans_, group_->rank(), kRanks),
+        memory, timeout);
     group_->runtime().submit(served->task(), /*caller_waits=*/false);
     group_->runtime().submit(task, /*caller_waits=*/false);
     return task;
@@ -104,8 +106,8 @@ class ServerGroupJob {
                     .title = kTitleOfBlocks,
                     .plan = kBlocksOfRanks};
     const auto served = servers_->attempt_blocks(call, bytes, data, timeout);
-    const auto task = std::make_shared<SparseAllReduceTask>(group_, std::move(call), data, timeout);
-    task->set_offload(served, plans_);
+    const auto task = std::make_shared<OffloadedTask<SparseAllReduceTask>>(
+        served, plans_, group_, std::move(call), data, timeout);
     group_->runtime().submit(served->task(), /*caller_waits=*/false);
     group_->runtime().submit(task, /*caller_waits=*/false);
     return task;
@@ -119,6 +121,14 @@ class ServerGroupJob {
   std::shared_ptr<ServerGroup> servers_;
   std::shared_ptr<PlanCache> plans_;
 };
+
+/// Of a call that is done: by what it was made, as the flight recorder has it.
+inline std::string algorithm_of(const Task& call) {
+  FlightRecord record;
+  NameTable names;
+  call.report(record, names);
+  return std::string(names.name_of(record.plan));
+}
 
 /// Numbers whose sum is exact in any order.
 inline Buffer<float> numbers(int rank, size_t count) {

@@ -20,6 +20,7 @@
 namespace q7x2 {
 namespace {
 
+using test::algorithm_of;
 using test::Buffer;
 using test::buffer;
 using test::expect_sums;
@@ -47,9 +48,9 @@ TEST(ServerGroup, CallsAreServed) {
       const auto task = job.start(data);
       job.comm().succeed(*task);
       expect_sums(*data);
-      EXPECT_TRUE(task->algorithm().starts_with("servers:"));
+      EXPECT_TRUE(algorithm_of(*task).starts_with("servers:"));
       if (count > 100'000) {
-        EXPECT_EQ(task->algorithm(), "servers:2");
+        EXPECT_EQ(algorithm_of(*task), "servers:2");
       }
     }
     std::vector<std::pair<Buffer<float>, std::shared_ptr<CollectiveTask>>> calls;
@@ -89,7 +90,7 @@ TEST(ServerGroup, ServersOfTwoRacksAddUpInTwoLevels) {
         const auto task = job.start(data, -1, test::kLong, algorithm);
         job.comm().succeed(*task);
         expect_sums(*data);
-        EXPECT_TRUE(task->algorithm().starts_with(algorithm)) << task->algorithm();
+        EXPECT_TRUE(algorithm_of(*task).starts_with(algorithm)) << algorithm_of(*task);
       }
     }
     for (int root = 0; root < kRanks; ++root) {
@@ -147,7 +148,7 @@ TEST(ServerGroup, AServerThatLeavesCostsNoResult) {
       const auto task = job.start(data);
       job.comm().succeed(*task);
       expect_sums(*data);
-      algorithm = task->algorithm();
+      algorithm = algorithm_of(*task);
     }
     EXPECT_TRUE(job.servers().is_broken());
   });
@@ -190,7 +191,7 @@ TEST(ServerGroupFailure, AServerThatDiesCostsNoResult) {
                   for (const auto& [data, task] : calls) {
                     job.comm().succeed(*task);
                     expect_sums(*data);
-                    is_alone = task->algorithm().substr(0, 7) != "servers";
+                    is_alone = algorithm_of(*task).substr(0, 7) != "servers";
                   }
                 }
                 EXPECT_TRUE(is_alone);
@@ -250,7 +251,7 @@ TEST(ServerGroupFailure, AServerThatStandsStillCostsTwoSeconds) {
               // no time.
               EXPECT_LT(Clock::now() - began,
                         std::chrono::seconds(test::at_level(20, 4) * test::kSlowdown));
-              EXPECT_NE(task->algorithm().substr(0, 7), "servers");
+              EXPECT_NE(algorithm_of(*task).substr(0, 7), "servers");
               rank.put("done", "");
               if (rank.rank > 0) return;
               for (int other = 1; other < kRanks; ++other) rank.get(other, "done");

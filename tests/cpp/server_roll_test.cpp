@@ -34,18 +34,20 @@ class Counting final : public KeyStore {
     ++calls_;
     return client_.add(key, amount);
   }
-  bool check(const std::string& key) override {
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
     ++calls_;
-    return client_.check(key);
+    return client_.compare_set(key, expected, desired);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    ++calls_;
+    return client_.check(keys);
   }
   std::vector<std::string> get(const std::vector<std::string>& keys) override {
     ++calls_;
     return client_.get(keys);
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
-    ++calls_;
-    return client_.wait(keys, timeout);
-  }
+  void pause(std::chrono::microseconds time) override { client_.pause(time); }
 
  private:
   Client client_;
@@ -173,13 +175,15 @@ class Slow final : public KeyStore {
     client_.set(key, value);
   }
   int64_t add(const std::string& key, int64_t amount) override { return client_.add(key, amount); }
-  bool check(const std::string& key) override { return client_.check(key); }
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired) override {
+    return client_.compare_set(key, expected, desired);
+  }
+  bool check(const std::vector<std::string>& keys) override { return client_.check(keys); }
   std::vector<std::string> get(const std::vector<std::string>& keys) override {
     return client_.get(keys);
   }
-  bool wait(const std::vector<std::string>& keys, std::chrono::microseconds timeout) override {
-    return client_.wait(keys, timeout);
-  }
+  void pause(std::chrono::microseconds time) override { client_.pause(time); }
 
  private:
   Client client_;

@@ -1,5 +1,5 @@
-// A store that outlives the ranks, which are threads. One that is killed stops at one of its calls
-// to the store, like a process that dies there.
+// A store that outlives the ranks, which are threads. A rank that is killed stops at one of its
+// calls to the store, like a process that dies there.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,8 @@ class SharedStore {
   std::map<std::string, std::string> values_;
 };
 
-/// Of a rank that looks often. Two branches: in a tree of five ranks some are in the middle.
+/// The options of a rank that polls often. It has two branches, so that in a tree of five ranks
+/// some have both a parent and children.
 inline StoreBootstrap::Options options_of(int rank, int size) {
   return {.rank = rank,
           .size = size,
@@ -78,7 +79,7 @@ inline StoreBootstrap::Options options_of(int rank, int size) {
           .branches = 2};
 }
 
-/// One rank's way to the store.
+/// One rank's connection to the store.
 class Client final : public KeyStore {
  public:
   explicit Client(SharedStore& store, int dies_at = -1, uint32_t seed = 0)

@@ -5,7 +5,7 @@
 
 namespace q7x2::test {
 
-/// Sets Q7X2_SILENCE for the time of a test.
+/// Sets Q7X2_SILENCE for the duration of a test.
 class Silence {
  public:
   explicit Silence(const char* seconds) { ::setenv("Q7X2_SILENCE", seconds, 1); }

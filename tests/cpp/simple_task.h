@@ -1,4 +1,4 @@
-// A task without a group, for tests of what runs tasks.
+// A task without a group, for tests of code that runs tasks.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2::test {
 
@@ -24,7 +24,7 @@ class SimpleTask : public Task {
   void start(Locked&) override {}
   void completed(Locked&, uint32_t, size_t, uint64_t) override {}
 
-  /// It is over, but not done: a group, which it does not have, would be told.
+  /// It is over, but not done, because a task that is done reports to its group, and it has none.
   void end(Locked& locked) {
     record(locked).jobs = 1;
     finish(locked);

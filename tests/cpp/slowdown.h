@@ -1,4 +1,4 @@
-// How much longer a test may take than usual, because sanitizers were compiled in.
+// Factor for the time that a test may take, because sanitizers make it slower.
 #pragma once
 
 namespace q7x2::test {

@@ -1,4 +1,4 @@
-// Numbers that are hard to select from, what a sort would select, and a sender of messages.
+// Numbers from which it is hard to select, the selection by sorting, and a sender of messages.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ inline std::vector<uint32_t> bits(const std::vector<float>& values) {
   return all;
 }
 
-/// Indices of the k largest magnitudes that are not zero, the first of equals.
+/// Indices of the k largest magnitudes that are not zero; of equal ones the first.
 inline std::set<size_t> sorted_out(const std::vector<float>& values, size_t k) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -85,7 +85,7 @@ class Sender {
 
   const Codec& codec() const { return *codec_; }
 
-  /// Returns what receivers get; `error` may be empty. `bytes` counts.
+  /// Returns the numbers that receivers get; `error` may be empty. Adds up `bytes`.
   std::vector<float> send(const std::vector<float>& values, std::vector<float>& error,
                           CodecKeys keys) {
     const auto read = [&](size_t first, size_t count) {

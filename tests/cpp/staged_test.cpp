@@ -14,7 +14,7 @@
 #include "comm.h"
 #include "device/output_gate.h"
 #include "ranks.h"
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2::test {
 namespace {

@@ -1,5 +1,5 @@
-// A device that is a thread, which does what is enqueued later, with the CPU's codecs as its
-// kernels; and calls on its tensors.
+// A device that is a thread: it does enqueued work later, with the CPU's codecs as its kernels.
+// Also makes calls on its tensors.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include "kernels/cpu/convert.h"
 #include "mark_cases.h"
 #include "ranks.h"
-#include "transport/run/input_latch.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2::test {
 
@@ -59,7 +59,7 @@ class ThreadStream final : public WorkStream {
     };
     return calls;
   }
-  // What is dropped stays until the stream has come by.
+  // Memory that is released stays allocated until the stream has done its earlier work.
   std::shared_ptr<std::byte> scratch(size_t bytes) override {
     const std::shared_ptr<std::byte> kept = memory(bytes);
     return {kept.get(), [this, kept](std::byte*) { enqueue([kept] {}); }};
@@ -87,7 +87,7 @@ class ThreadStream final : public WorkStream {
     }
   }
 
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards the next member
   std::vector<std::function<void()>> work_;
   std::condition_variable more_;
   std::thread thread_;  // the last member: it uses the others
@@ -97,7 +97,7 @@ inline void enqueue(void* stream, std::function<void()> work) {
   static_cast<ThreadStream*>(stream)->enqueue(std::move(work));
 }
 
-/// Until the stream has come by.
+/// Waits until the stream has done its earlier work.
 inline void await(const WorkStream& stream) {
   std::atomic<bool> is_there = false;
   enqueue(stream.handle(), [&] {
@@ -110,7 +110,7 @@ inline void await(const WorkStream& stream) {
 inline void fold_now(const ValueSpec& spec, const Fold& fold, ValueBlock block,
                      const FoldTarget& to) {
   const ValueKernels& cpu = dispatched_value_kernels();
-  std::vector<float> sum(block.count, -0.0F);  // to which anything adds without a change
+  std::vector<float> sum(block.count, -0.0F);  // adding any number to -0 gives that number
   if (block.add != nullptr) sum.assign(block.add, block.add + block.count);
   for (int n = 0; n < fold.num; ++n) {
     const FoldSource& source = fold.of[n];
@@ -222,7 +222,7 @@ inline CollectiveCall call_on(Numbers& numbers, const std::string& algorithm,
   return call;
 }
 
-/// As `launch` chooses it for a compressed call.
+/// The residence that `launch` chooses for a compressed call.
 inline std::unique_ptr<Residence> residence_on(const ResidentDevice& device,
                                                const CollectiveCall& call,
                                                std::shared_ptr<InputLatch> inputs) {
@@ -240,7 +240,7 @@ inline std::shared_ptr<CollectiveTask> start_on_device(Comm& comm, CollectiveCal
   const auto task = comm.make(std::move(call), std::move(keep_alive));
   task->set_residence(std::move(residence));
   comm.group().runtime().submit(task, /*caller_waits=*/false);
-  // What comes before on the stream is the input.
+  // Earlier work on the stream produces the input.
   Completion::post_after(device.to_host->calls(), device.to_host->handle(), latch->arrival());
   return task;
 }

@@ -1,4 +1,4 @@
-// Ranks in network namespaces of their own, joined by a bridge.
+// Ranks in separate network namespaces, joined by a bridge.
 #pragma once
 
 #include <fcntl.h>
@@ -29,24 +29,24 @@ inline bool succeeds(const std::string& command) {
   return std::system((command + " > /dev/null 2>&1").c_str()) == 0;
 }
 
-/// The error is about the victim.
+/// Expects that the error names the victim.
 inline void expect_named(const Error& error, ErrorCode code, const std::string& why) {
   EXPECT_EQ(to_string(error.code()), std::string(to_string(code))) << error.what();
   EXPECT_EQ(error.rank(), kVictim) << error.what();
   EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
 }
 
-/// A switch and a host per rank; the test is skipped where there can be none.
+/// A switch and one host per rank. The test is skipped if the machine cannot make them.
 class VirtualHosts : public ::testing::Test {
  protected:
-  /// `is_v6`: the hosts have addresses of IPv6 alone.
+  /// `is_v6`: the hosts have only IPv6 addresses.
   explicit VirtualHosts(bool is_v6 = false) : is_v6_(is_v6) {}
 
   void SetUp() override {
     if (::geteuid() != 0 || !succeeds("ip -V")) {
       GTEST_SKIP() << "network namespaces need root and iproute2";
     }
-    // In a changed root directory iproute2 makes one that it cannot enter.
+    // With a changed root directory iproute2 makes a namespace that it cannot enter.
     if (!succeeds("ip netns add " + switch_) || !succeeds(on_switch("link set lo up"))) {
       GTEST_SKIP() << "this machine makes no network namespaces";
     }
@@ -98,7 +98,7 @@ class VirtualHosts : public ::testing::Test {
         << rule;
   }
 
-  /// Runs `body` on each rank, on its host, when all are connected; without `connects` when they
+  /// Runs `body` on each rank, on its host, when all are connected; if not `connects`, when they
   /// have only met.
   void run(const char* silence, const std::function<void(Rank&, Comm&)>& body,
            const RunOptions& options = {}, bool connects = true) const {
@@ -114,20 +114,21 @@ class VirtualHosts : public ::testing::Test {
           Comm comm(rank.group("world", {}, connects));
           for (int i = 0; i < 3 && connects; ++i) reduce(comm);
           rank.barrier();
-          std::this_thread::sleep_for(std::chrono::milliseconds(300));  // heartbeats have begun
+          // heartbeats have begun by then
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
           body(rank, comm);
         },
         options);
   }
 
-  /// Runs `body` in a process on the victim's host, whose cable is cut.
+  /// Runs `body` in a process on the victim's host, after its cable was cut.
   void on_host_without_link(const std::function<void()>& body) const {
     cut();
     run_ranks(1, [&](Rank&) {
       const OwnedFd space(::open(("/run/netns/" + host(kVictim)).c_str(), O_RDONLY));
       ASSERT_EQ(::setns(space, CLONE_NEWNET), 0);
       ::setenv("MASTER_ADDR", "10.79.0.1", 1);
-      // The kernel tells of a lost carrier a moment later.
+      // The kernel reports a lost carrier a moment later.
       const TimePoint give_up = Clock::now() + kPatience;
       while (!usable_nics().empty() && Clock::now() < give_up) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -1,4 +1,4 @@
-#include "transport/run/wait_meter.h"
+#include "transport/task/wait_meter.h"
 
 #include <chrono>
 

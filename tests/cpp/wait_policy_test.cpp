@@ -1,4 +1,4 @@
-#include "transport/run/wait_policy.h"
+#include "transport/task/wait_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A TCP connection as UCX has it.
+// A TCP connection in the same arrangement as UCX's.
 #pragma once
 
 #include <netinet/in.h>
@@ -43,8 +43,8 @@ inline int listening() {
   return fd;
 }
 
-/// As UCX has it: a worker's descriptor, which watches that of an interface, which watches a socket
-/// that waits for room, with the address of a record.
+/// Like UCX: the descriptor of a worker watches that of an interface, which watches a socket that
+/// waits for room, with the address of a record.
 class WatchedConnection : public ::testing::Test {
  protected:
   WatchedConnection() {

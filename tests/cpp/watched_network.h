@@ -38,7 +38,7 @@ inline Wiring one_rack(int hosts) {
   return {.rack_of = std::vector<int>(static_cast<size_t>(hosts)), .linked = {}, .promised = {}};
 }
 
-/// Hosts whose links and processors have factors, and rates that spread. There are two samples per
+/// Hosts whose links and processors have factors, and whose rates vary. There are two samples per
 /// second.
 class Network {
  public:
@@ -49,7 +49,7 @@ class Network {
         noise_(0, spread),
         random_(seed) {}
 
-  /// True: something has changed.
+  /// Returns true if something has changed.
   bool sample() {
     now += between_samples;
     const RateWatch::Layout layout{hosts_};
@@ -69,7 +69,7 @@ class Network {
     }
     return watch.sample(pattern, now, kPause, work);
   }
-  /// How many samples it takes to find a change; `most` and one more: it is not found.
+  /// Number of samples until a change is found; `most` + 1 if it is not found.
   int samples_until_change(int most) {
     int samples = 1;
     while (samples <= most && !sample()) ++samples;
@@ -83,12 +83,12 @@ class Network {
   RateWatch watch;
   std::map<RatedResource, double> factors;
   std::set<std::pair<int, int>> carries_nothing;
-  int32_t kilobytes = 10'000;  // on each route, between two samples
+  int32_t kilobytes = 10'000;  // on each route, per sample
   int64_t between_samples = 500;
   uint64_t pattern = 1;          // see RateWatch
-  std::map<int, double> speeds;  // of processors that run
-  std::map<int, double> shares;  // of the time in which a processor runs, if it could
-  std::set<int> idle;            // hosts that add nothing up
+  std::map<int, double> speeds;  // factors of processors that run
+  std::map<int, double> shares;  // share of the time for which a processor runs, if it could
+  std::set<int> idle;            // hosts that do not add up anything
   double stop = 0;               // seconds for which a process waits for its next turn
   double machine = 1;
   int64_t now = 0;
@@ -115,7 +115,7 @@ class Network {
   int32_t noisy(double seconds) {
     return static_cast<int32_t>(1e6 * seconds * std::exp(noise_(random_)));
   }
-  /// For how long a thread waits that wants to run for so long.
+  /// How long a thread waits that wants to run for `seconds`.
   double waits(int host, double seconds) {
     const double share = of(shares, host);
     if (stop == 0 || share == 1) return seconds * (1 / share - 1);

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS, facts, report, study
+from benchmarks.harness import RESULTS, facts, ranks, report
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processor_quota import ProcessorQuota
+from tests.diagnoses.processor_quota import ProcessorQuota
 
 GOAL = 19  # of 20
 GUILTY = 1
@@ -87,13 +87,13 @@ def measure(cause: str, steps: int) -> dict[str, Any]:
         if cause == "link":
             with Lab(Topology(hosts=4, rate=RATE)) as lab:
                 lab.set_rate(GUILTY, SLOW_RATE)
-                study.run(__name__, spec, lab=lab, env=env, own_cache=False, timeout_s=600)
+                ranks.run(__name__, spec, lab=lab, env=env, own_cache=False, timeout_s=600)
         elif cause == "processor":
             with ProcessorQuota(0.5) as quota:
                 spec["quota"] = str(quota.members)
-                study.run(__name__, spec, 2, env=env, timeout_s=600)
+                ranks.run(__name__, spec, 2, env=env, timeout_s=600)
         else:
-            study.run(__name__, spec, 2, env=env, timeout_s=600)
+            ranks.run(__name__, spec, 2, env=env, timeout_s=600)
         return why.facts(ledger_causes.analyse(ledger_reader.read(Path(folder))))
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.launch import python_path
 from benchmarks.harness.processes import free_port
+from benchmarks.harness.ranks import python_path
 from tests.faults.workload import Start
 
 _START_S = 60.0  # a server imports torch

@@ -1,6 +1,6 @@
 // Messages of bootstraps, behind their envelopes.
 #include "format.h"
-#include "transport/bootstrap/bootstrap_message.h"
+#include "transport/peer/bootstrap_message.h"
 
 namespace q7x2::fuzz {
 namespace {

@@ -32,7 +32,7 @@ bool read(std::string_view input, Random&) {
   const auto control = Control::decode(kSender, input);
   if (!control) return false;
   require(control->process == kSender, "a message says who has sent it");
-  require(control->type >= ControlType::kHello && control->type <= ControlType::kLastCall,
+  require(control->type >= ControlType::kHello && control->type <= ControlType::kFailedCall,
           "a type");
   require(control->code <= ErrorCode::kInternal, "a code");
   require(control->state <= CallState::kComplete, "a state");

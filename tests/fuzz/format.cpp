@@ -165,9 +165,9 @@ Tally run(const Format& format, uint64_t seed, size_t inputs) {
 
 std::vector<Format> formats() {
   std::vector<Format> all;
-  for (auto* const of_file :
-       {peer_info_formats, record_formats, control_formats, proof_formats, letter_formats,
-        bootstrap_message_formats, codec_formats, fabric_formats, plan_formats, row_formats}) {
+  for (auto* const of_file : {peer_info_formats, record_formats, control_formats, proof_formats,
+                              letter_formats, stream_formats, bootstrap_message_formats,
+                              codec_formats, fabric_formats, plan_formats, row_formats}) {
     std::ranges::move(of_file(), std::back_inserter(all));
   }
   return all;

@@ -63,5 +63,6 @@ std::vector<Format> codec_formats();
 std::vector<Format> fabric_formats();
 std::vector<Format> plan_formats();
 std::vector<Format> row_formats();
+std::vector<Format> stream_formats();
 
 }  // namespace q7x2::fuzz

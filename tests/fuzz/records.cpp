@@ -2,7 +2,7 @@
 #include "executor/probe/announcement.h"
 #include "format.h"
 #include "plan/choose/publication.h"
-#include "transport/bootstrap/bootstrap_records.h"
+#include "transport/peer/bootstrap_records.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2::fuzz {

@@ -39,7 +39,7 @@ WITH_LANES = "*EveryAlgorithm*:*CodedAlgorithm*:*BalancedParts*:Coll*:Conc*:Spar
 # (GeneratorTest samples them), Plans for a thousand ranks, all algorithms once more with lanes,
 # all selections under ThreadSanitizer.
 LEFT_OUT = {
-    "cpp": "*MatrixTest*:*AThousandRanks*",
+    "cpp": "*MatrixTest*:*AThousandRanks*:*TwoThousandCuts*",
     "lanes": "*EveryAlgorithm*:*CodedAlgorithm*",
     "threads": "Selected*",
 }

@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import Any
 
-from benchmarks.harness.arguments import explained
+from benchmarks.harness.arguments import add_options, explained, option
 from benchmarks.harness.lab import namespaces, wide_cli
-from benchmarks.harness.lab.hosts import STATE, Hosts, LabRun, remove, remove_stale
+from benchmarks.harness.lab.hosts import STATE, Hosts, Traffic, remove, remove_stale
 from benchmarks.harness.lab.lab import Lab
 from benchmarks.harness.lab.namespaces import LabError
 from benchmarks.harness.lab.topology import Link, Topology
@@ -23,19 +23,19 @@ from benchmarks.harness.processes import RanksFailed
 _CURRENT = STATE / "current"
 
 
-def add_topology_arguments(parser: argparse.ArgumentParser, hosts: int | None = 4) -> None:
-    parser.add_argument("--hosts", type=int, default=hosts, help="virtual hosts")
-    parser.add_argument("--rate", default="1gbit", help="of each host's NIC, as tc spells it")
-    parser.add_argument("--racks", type=int, default=1, help="hosts fill the racks in order")
-    parser.add_argument("--uplink", help="rate of each rack's cable to the core switch")
-    parser.add_argument(
-        "--link",
+TOPOLOGY = {
+    "hosts": option(4, "virtual hosts"),
+    "rate": option("1gbit", "of each host's NIC, as tc spells it"),
+    "racks": option(1, "hosts fill the racks in order"),
+    "uplink": option(None, "rate of each rack's cable to the core switch"),
+    "link": option(
+        [],
+        "a private wire between two hosts; may be repeated",
         action="append",
         type=explained(Link.parse),
-        default=[],
         metavar="A:B:RATE",
-        help="a private wire between two hosts; may be repeated",
-    )
+    ),
+}
 
 
 def topology_from(args: argparse.Namespace) -> Topology:
@@ -45,31 +45,25 @@ def topology_from(args: argparse.Namespace) -> Topology:
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    up = commands.add_parser("up", help="bring a lab up; it stays until `lab down`")
-    add_topology_arguments(up)
-    up.set_defaults(handler=_up)
-
-    run = commands.add_parser("run", help="run a command as every rank of one job")
-    run.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
-    _add_run_arguments(run)
-    run.set_defaults(handler=_run)
-
-    down = commands.add_parser("down", help="take the lab down, and whatever a crash left")
-    down.set_defaults(handler=_down)
-
-    status = commands.add_parser("status", help="the lab that is up, and its byte counters")
-    status.set_defaults(handler=_status)
-
+    interleaved = {"interleaved": option(False, "neighbour ranks on other hosts")}
+    for name, text, options, handler in (
+        ("up", "bring a lab up; it stays until `lab down`", TOPOLOGY, _up),
+        ("run", "run a command as every rank of one job", interleaved, _run),
+        ("down", "take the lab down, and whatever a crash left", {}, _down),
+        ("status", "the lab that is up, and its byte counters", {}, _status),
+    ):
+        made = commands.add_parser(name, help=text)
+        add_options(made, options)
+        made.set_defaults(handler=handler)
+        if name == "run":
+            _add_run_arguments(made)
     wide_cli.add_commands(commands, _add_run_arguments, _run_on)
-
     args = parser.parse_args(argv)
     args.handler(args)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=600, metavar="S")
+    add_options(parser, {"ranks_per_host": 1, "timeout": option(600.0, metavar="S")})
     parser.add_argument("command", nargs=argparse.REMAINDER, help="[--] PROGRAM ARGUMENTS...")
 
 
@@ -134,13 +128,13 @@ def _run_on(lab: Hosts[Any], args: argparse.Namespace, placement: list[int] | No
     except RanksFailed as failure:
         states = ", ".join(f"{r.rank}: {r.returncode}" for r in failure.results)
         raise LabError(f"{str(failure).splitlines()[0]} (exit status by rank: {states})") from None
-    _print_traffic(result)
-
-
-def _print_traffic(result: LabRun) -> None:
-    for host, traffic in enumerate(result.traffic):
-        print(f"h{host}: sent {traffic.sent:,} B, received {traffic.received:,} B")
+    _print_traffic(result.traffic)
     print(f"{result.seconds:.2f} s")
+
+
+def _print_traffic(traffic: list[Traffic]) -> None:
+    for host, each in enumerate(traffic):
+        print(f"h{host}: sent {each.sent:,} B, received {each.received:,} B")
 
 
 def _down(_: argparse.Namespace) -> None:
@@ -161,5 +155,4 @@ def _down(_: argparse.Namespace) -> None:
 def _status(_: argparse.Namespace) -> None:
     lab = _current()
     print(f"up: {lab.topology.describe()}")
-    for host, traffic in enumerate(lab.traffic()):
-        print(f"h{host}: sent {traffic.sent:,} B, received {traffic.received:,} B")
+    _print_traffic(lab.traffic())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import mean
 from typing import Any
 
 from benchmarks.harness import inference
@@ -82,54 +81,52 @@ def sections(study: Study) -> list[str]:
 
 
 def _speed(study: Study) -> str:
-    rows = []
-    for hosts, rate in networks(study):
-        cells = _by_label(study, hosts, rate)
-        base = cells.get(BASELINE)
-        for label, cell in cells.items():
-            times = sooner(cell, base) if base else None
-            rows.append(
-                (
-                    f"{hosts} hosts, {rate}",
-                    label,
-                    f"{cell['steps']}",
-                    f"{cell['seconds'][-1]:.1f} s",
-                    f"{times:.1f} x" if times else "never" if base else "-",
-                    f"{utilisation(cell):.1%}" if cell["message_bytes"] else "-",
-                    f"{bytes_per_step(cell) / 1e3:,.1f} kB",
-                    f"{cell['held_out'][-1]:.4f}",
-                )
-            )
-    if not rows:
+    cells = [
+        cell
+        for hosts, rate in networks(study)
+        for cell in study.of("cadence", hosts=hosts, rate=rate)
+    ]
+    if not cells:
         return ""
-    recipe, parameters = RECIPES["cadence"], study.of("cadence")[0]["parameters"]
-    head = ("network", "method", "steps", "time", "sooner", "utilisation", "bytes per step", "loss")
+
+    def times(cell: dict[str, Any]) -> str:
+        base = _by_label(study, cell["hosts"], cell["rate"]).get(BASELINE)
+        if base is None:
+            return "-"
+        return f"{ratio:.1f} x" if (ratio := sooner(cell, base)) else "never"
+
+    recipe = RECIPES["cadence"]
     return figures.section(
         "Cadence",
-        head,
-        rows,
-        f"A GPT of {parameters:,} parameters, {recipe['batch']} windows per rank and step; outer "
+        f"A GPT of {study.of('cadence')[0]['parameters']:,} parameters, {recipe['batch']} windows "
+        f"per rank and step; outer "
         f"steps every {recipe['interval']} steps. *Sooner* compares the times to the held-out loss "
         "with which DDP ends. *Utilisation* is the share of time in which ranks do not wait for "
         "messages. Bytes are those of the counters of a host's NIC. Losses are of the weights that "
         "ranks share.",
+        cells,
+        (
+            ("network", lambda cell: f"{cell['hosts']} hosts, {cell['rate']}"),
+            ("method", lambda cell: cell["label"]),
+            ("steps", lambda cell: f"{cell['steps']}"),
+            ("time", lambda cell: f"{cell['seconds'][-1]:.1f} s"),
+            ("sooner", times),
+            (
+                "utilisation",
+                lambda cell: f"{utilisation(cell):.1%}" if cell["message_bytes"] else "-",
+            ),
+            ("bytes per step", lambda cell: f"{bytes_per_step(cell) / 1e3:,.1f} kB"),
+            ("loss", lambda cell: f"{cell['held_out'][-1]:.4f}"),
+        ),
     )
 
 
 def _losses(study: Study, part: str) -> str:
-    of = figures.losses(study, part)
-    rows = []
-    for label in (method.label for method in CADENCE_METHODS if method.label in of):
-        difference = figures.interval(figures.difference(of, label, BASELINE))
-        own = of[label].values()
-        rows.append(
-            (label, f"{len(own)}", f"{mean(own):.4f}", "-" if label == BASELINE else difference)
-        )
-    recipe = RECIPES[part]
+    of, recipe = figures.losses(study, part), RECIPES[part]
     return figures.section(
         f"Cadence: losses of {_TASKS[part]}",
-        ("method", "seeds", "loss", "difference (95 %)"),
-        rows,
         f"{recipe['steps']} steps, outer steps every {recipe['interval']}; the mean held-out loss "
         f"of the last {recipe['last']} evaluations. Differences are from DDP, paired by seed.",
+        [method.label for method in CADENCE_METHODS if method.label in of],
+        figures.losses_columns(of, lambda label: None if label == BASELINE else BASELINE),
     )

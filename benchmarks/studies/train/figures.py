@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
 from benchmarks.harness import inference
 from benchmarks.harness.inference import Paired
-from benchmarks.harness.report import markdown
+from benchmarks.harness.report import Columns, markdown_of
 from benchmarks.studies.train import wire
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL, TORCH_POWERSGD, UNCOMPRESSED
 from benchmarks.studies.train.study import RANKS, Study
@@ -199,9 +199,24 @@ def shorter_goal(what: str, least: float, ratio: tuple[float, float, float]) -> 
     return what, f"{least:g} x shorter", times(*ratio), ratio[0] >= least
 
 
-def section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], about: str) -> str:
+def section(title: str, about: str, rows: Sequence[Any], columns: Columns) -> str:
     """A part of the report; empty if nothing was measured."""
-    return f"## {title}\n\n{about}\n\n{markdown(head, rows)}" if rows else ""
+    return f"## {title}\n\n{about}\n\n{markdown_of(columns, rows)}" if rows else ""
+
+
+def losses_columns(of: Losses, beside: Callable[[str], str | None]) -> Columns:
+    """A row is a label; its loss is compared with that of another one, if there is one."""
+
+    def price(label: str) -> str:
+        other = beside(label)
+        return interval(difference(of, label, other)) if other else "-"
+
+    return (
+        ("method", lambda label: label),
+        ("seeds", lambda label: str(len(of[label]))),
+        ("loss", lambda label: f"{mean(of[label].values()):.4f}"),
+        ("difference (95 %)", price),
+    )
 
 
 def loss_goal(title: str, paired: Paired) -> Goal:

@@ -167,148 +167,120 @@ def _other_goals(study: Study) -> Iterable[figures.Goal]:
 def _speed(study: Study, rate: str) -> str:
     speeds = figures.speeds(study, rate)
     cell = study.of("speed", rate=rate)[0]
-    rows = [
-        (
-            s.label,
-            duration(s.step),
-            figures.milliseconds(*s.beyond),
-            f"{s.link_bytes / 1e3:.0f} kB",
-            f"{s.final_loss:.4f}",
-            f"{s.reached:.3g} s" if s.reached else "not reached",
-            f"{s.sooner:.2f} x" if s.sooner else "-",
-        )
-        for s in speeds
-    ]
     dense = next((s for s in speeds if s.label == UNCOMPRESSED), speeds[0])
     return figures.section(
         f"Speed, {rate}",
-        (
-            "method",
-            "step",
-            "beyond compute",
-            "bytes per step and host",
-            f"loss after {cell['steps']} steps",
-            "to the baseline's final loss",
-            "sooner",
-        ),
-        rows,
         f"A GPT of {cell['parameters']:,} parameters, {cell['steps']} steps of the baseline, all "
         f"methods in turns of {cell['turn']} steps. Forward and backward without communication "
         f"take {duration(dense.compute)}; the dense all-reduce takes "
         f"{dense.beyond[0] / dense.compute:.1f} times as long. Beyond compute: the medians over "
         "rounds, and their 95 % intervals. Loss is that of held-out text. PyTorch's PowerSGD hook "
         "begins after two dense steps, the fewest it takes.",
+        speeds,
+        (
+            ("method", lambda s: s.label),
+            ("step", lambda s: duration(s.step)),
+            ("beyond compute", lambda s: figures.milliseconds(*s.beyond)),
+            ("bytes per step and host", lambda s: f"{s.link_bytes / 1e3:.0f} kB"),
+            (f"loss after {cell['steps']} steps", lambda s: f"{s.final_loss:.4f}"),
+            (
+                "to the baseline's final loss",
+                lambda s: f"{s.reached:.3g} s" if s.reached else "not reached",
+            ),
+            ("sooner", lambda s: f"{s.sooner:.2f} x" if s.sooner else "-"),
+        ),
     )
 
 
 def _accuracy(study: Study, task: str) -> str:
-    results = figures.accuracies(study, task)
-    has_accuracy = task == "digits"
     recipe = RECIPES["accuracy"][task]
-    rows = [
-        (
-            r.label,
-            str(r.seeds),
-            f"{r.loss:.4f}",
-            f"{r.spread:.4f}" if r.seeds > 1 else "-",
-            *([f"{r.accuracy:.1%}"] if has_accuracy else []),
-            figures.interval(r.paired),
-            f"{r.p_differs:.3f}" if r.paired else "-",
-            r.verdict,
-        )
-        for r in results
-    ]
+    accuracy = [("accuracy", lambda r: f"{r.accuracy:.1%}")] if task == "digits" else []
     return figures.section(
         f"Accuracy, {task}",
-        (
-            "method",
-            "seeds",
-            "loss",
-            "spread",
-            *(["accuracy"] if has_accuracy else []),
-            "difference (95 %)",
-            "p differs",
-            "",
-        ),
-        rows,
         f"{recipe['steps']} steps; the mean held-out loss of the last {recipe['last']} "
         "evaluations. Differences are from uncompressed training with the same optimizer, paired "
         "by seed (the same first weights, the same batches). p differs: paired t-test, two-sided, "
         "corrected for the "
         f"number of methods (Holm). The bar: {figures.BAR_IN_WORDS}.",
+        figures.accuracies(study, task),
+        (
+            ("method", lambda r: r.label),
+            ("seeds", lambda r: str(r.seeds)),
+            ("loss", lambda r: f"{r.loss:.4f}"),
+            ("spread", lambda r: f"{r.spread:.4f}" if r.seeds > 1 else "-"),
+            *accuracy,
+            ("difference (95 %)", lambda r: figures.interval(r.paired)),
+            ("p differs", lambda r: f"{r.p_differs:.3f}" if r.paired else "-"),
+            ("", lambda r: r.verdict),
+        ),
     )
 
 
 def _wire(study: Study) -> str:
-    rows = [
-        (
-            rate,
-            s.label,
-            f"{s.link_bytes:,.0f}",
-            f"{s.payload:,.0f}",
-            f"{s.expected:,.0f}" if s.expected else "-",
-            f"{s.payload / s.expected - 1:+.1%}" if s.expected else "depends on the gradients",
-        )
-        for rate in rates_of(study, "speed")
-        for s in figures.speeds(study, rate)
-    ]
+    def difference(s: figures.Speed) -> str:
+        return f"{s.payload / s.expected - 1:+.1%}" if s.expected else "depends on the gradients"
+
     return figures.section(
         "Bytes on the wire",
-        ("rate", "method", "link", "payload", "formula", "difference"),
-        rows,
         "Link: the bytes that a host sends per step, by the counters of its NIC. Payload: the same "
         f"without {wire.HEADER_BYTES} bytes of Ethernet, IPv4 and TCP header per packet. Formula: "
         f"2 (n - 1) / n = {2 * (RANKS - 1) / RANKS:g} times the message, which follows from the "
         "shapes of the parameters. The difference is due to headers of messages and the backend's "
         "control messages, which matter if messages are small.",
+        [(r, s) for r in rates_of(study, "speed") for s in figures.speeds(study, r)],
+        (
+            ("rate", lambda row: row[0]),
+            ("method", lambda row: row[1].label),
+            ("link", lambda row: f"{row[1].link_bytes:,.0f}"),
+            ("payload", lambda row: f"{row[1].payload:,.0f}"),
+            ("formula", lambda row: f"{row[1].expected:,.0f}" if row[1].expected else "-"),
+            ("difference", lambda row: difference(row[1])),
+        ),
     )
 
 
 def _overlap(study: Study) -> str:
-    rows = [
-        (
-            cell["rate"],
-            cell["label"],
-            duration(cell["communication_seconds"]),
-            duration(cell["hidden_seconds"]),
-            duration(cell["ideal_seconds"]),
-            f"{cell['hidden_seconds'] / cell['ideal_seconds']:.0%}",
-        )
-        for cell in study.of("overlap")
-    ]
     recipe = RECIPES["overlap"]
     return figures.section(
         "Overlap",
-        ("rate", "method", "communication", "hidden", "ideal", "share"),
-        rows,
         f"{recipe['layers']} layers, {recipe['batch']} windows per rank, buckets of "
         f"{recipe['bucket_mb']:g} MB; means over ranks and {recipe['steps']} steps. "
         "Communication: the time in which a collective was in flight. Hidden: the part of it "
         "before the end of backward. An ideal schedule sends each bucket as soon as it is "
         "complete, without a pause, and computes in no time.",
+        study.of("overlap"),
+        (
+            ("rate", lambda cell: cell["rate"]),
+            ("method", lambda cell: cell["label"]),
+            ("communication", lambda cell: duration(cell["communication_seconds"])),
+            ("hidden", lambda cell: duration(cell["hidden_seconds"])),
+            ("ideal", lambda cell: duration(cell["ideal_seconds"])),
+            ("share", lambda cell: f"{cell['hidden_seconds'] / cell['ideal_seconds']:.0%}"),
+        ),
     )
 
 
 def _powersgd(study: Study) -> str:
-    rows = [
-        (
-            rate,
-            cell["label"],
-            duration(median(cell["compute"])),
-            figures.milliseconds(*inference.median_interval(figures.beyond_compute(cell))),
-            figures.times(*figures.ratio_beyond_long(study, rate, cell["label"])),
-        )
-        for rate in rates_of(study, "powersgd")
-        for cell in study.of("powersgd", rate=rate)
-    ]
+    def beyond(cell: figures.Cell) -> str:
+        return figures.milliseconds(*inference.median_interval(figures.beyond_compute(cell)))
+
+    def ratio(cell: figures.Cell) -> str:
+        return figures.times(*figures.ratio_beyond_long(study, cell["rate"], cell["label"]))
+
     recipe = RECIPES["powersgd"]
     return figures.section(
         "PowerSGD beside a longer backward",
-        ("rate", "method", "compute", "beyond compute", "shorter than PyTorch's"),
-        rows,
         f"{recipe['batch']} windows per rank; single steps in turns, {recipe['steps']} of each "
         "method. PyTorch's hook has one bucket, because it crashes on Gloo with several; ratios "
         "are of neighbouring steps.",
+        [cell for rate in rates_of(study, "powersgd") for cell in study.of("powersgd", rate=rate)],
+        (
+            ("rate", lambda cell: cell["rate"]),
+            ("method", lambda cell: cell["label"]),
+            ("compute", lambda cell: duration(median(cell["compute"]))),
+            ("beyond compute", beyond),
+            ("shorter than PyTorch's", ratio),
+        ),
     )
 
 
@@ -316,51 +288,51 @@ def _compute_bound(study: Study) -> str:
     cells = study.of("compute-bound")
     if not cells:
         return ""
-    rows = []
-    for cell in cells:
-        slower, low, high = figures.slower(study, cell["label"])
-        rows.append(
-            (
-                cell["label"],
-                duration(median(cell["seconds"])),
-                f"{slower - 1:+.1%}",
-                f"{low - 1:+.1%} to {high - 1:+.1%}",
-            )
-        )
+    slower = {cell["label"]: figures.slower(study, cell["label"]) for cell in cells}
     recipe = RECIPES["compute-bound"]
     return figures.section(
         "Where compute dominates",
-        ("method", "step", f"against {UNCOMPRESSED}", "95 %"),
-        rows,
         f"{recipe['batch']} windows per rank, {cells[0]['rate']}: forward and backward take "
         f"{duration(median(cells[0]['compute']))} without communication. Single steps in turns, "
         f"{recipe['steps']} of each method; ratios of neighbours, their median and its 95 % "
         "interval.",
+        cells,
+        (
+            ("method", lambda cell: cell["label"]),
+            ("step", lambda cell: duration(median(cell["seconds"]))),
+            (f"against {UNCOMPRESSED}", lambda cell: f"{slower[cell['label']][0] - 1:+.1%}"),
+            (
+                "95 %",
+                lambda cell: " to ".join(f"{each - 1:+.1%}" for each in slower[cell["label"]][1:]),
+            ),
+        ),
     )
 
 
 def _hook_cpu(study: Study) -> str:
+    def phases(cell: figures.Cell) -> str:
+        return ", ".join(f"{phase} {1e3 * s:.1f}" for phase, s in cell["cpu_seconds"].items())
+
     cells = study.of("hook-cpu")
     if not cells:
         return ""
-    rows = [
-        (
-            cell["label"],
-            ", ".join(f"{p} {1e3 * s:.1f}" for p, s in cell["cpu_seconds"].items()),
-            f"{1e3 * sum(cell['cpu_seconds'].values()):.1f}",
-            f"{1e3 * cell['process_cpu_seconds']:.1f}",
-            f"{cell['events_while_the_gil_was_held']} of {cell['events']}",
-        )
-        for cell in cells
-    ]
     return figures.section(
         "CPU time of the hook",
-        ("method", "phases", "thread", "process", "without the GIL"),
-        rows,
         f"{cells[0]['parameters']:,} parameters; milliseconds per step and rank. Thread: the "
         "phases of the hook's own thread. Process: the CPU time with communication minus that of "
         "forward and backward alone, so it includes what the process group does (sending, "
         "summing, coding). "
         "Without the GIL: another thread takes the GIL in backward and holds it for two seconds; "
         "the column counts the phases and collectives that ended meanwhile.",
+        cells,
+        (
+            ("method", lambda cell: cell["label"]),
+            ("phases", phases),
+            ("thread", lambda cell: f"{1e3 * sum(cell['cpu_seconds'].values()):.1f}"),
+            ("process", lambda cell: f"{1e3 * cell['process_cpu_seconds']:.1f}"),
+            (
+                "without the GIL",
+                lambda cell: f"{cell['events_while_the_gil_was_held']} of {cell['events']}",
+            ),
+        ),
     )

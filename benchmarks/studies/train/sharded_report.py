@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from benchmarks.harness import inference
@@ -58,51 +58,48 @@ def sections(study: Study) -> list[str]:
 
 
 def _speed(study: Study) -> str:
-    rows = []
-    for rate in _rates(study):
-        for label, cell in _by_label(study, rate).items():
-            beyond = inference.median_interval(figures.beyond_compute(cell))
-            base = _by_label(study, rate)[FSDP_GLOO]
-            rows.append(
-                (
-                    rate,
-                    label,
-                    duration(median(cell["compute"])),
-                    figures.milliseconds(*beyond),
-                    figures.times(*_shorter(study, rate, label)),
-                    f"{cell['bytes'] / 1e3:,.0f} kB",
-                    f"{cell['bytes'] / base['bytes']:.3f} x",
-                )
-            )
-    if not rows:
+    cells = [cell for rate in _rates(study) for cell in study.of("fsdp", rate=rate)]
+    if not cells:
         return ""
-    recipe, parameters = RECIPES["fsdp"], study.of("fsdp")[0]["parameters"]
+
+    def beyond(cell: dict[str, Any]) -> str:
+        return figures.milliseconds(*inference.median_interval(figures.beyond_compute(cell)))
+
+    def of_gloo(cell: dict[str, Any]) -> str:
+        return f"{cell['bytes'] / _by_label(study, cell['rate'])[FSDP_GLOO]['bytes']:.3f} x"
+
+    recipe = RECIPES["fsdp"]
     return figures.section(
         "FSDP2",
-        ("rate", "method", "compute", "beyond compute", "shorter", "bytes", "of Gloo's"),
-        rows,
-        f"A GPT of {parameters:,} parameters, one window per rank. Each of {recipe['layers']} "
+        f"A GPT of {study.of('fsdp')[0]['parameters']:,} parameters, one window per rank. Each of "
+        f"{recipe['layers']} "
         "blocks is sharded, and resharded after forward; the root is sharded, and resharded after "
         "backward. Weights are gathered as bf16, and gradients handed to the reduce-scatter as "
         f"bf16. Single steps in turns, {recipe['steps']} of each method; "
         "ratios are of neighbouring steps, bytes those of the counters of a host's NIC per step. "
         "Gloo's reduce-scatter sends as much as an all-reduce. *Nothing sent*: collectives return "
         "at once, so this is the time that FSDP2 takes by itself.",
+        cells,
+        (
+            ("rate", lambda cell: cell["rate"]),
+            ("method", lambda cell: cell["label"]),
+            ("compute", lambda cell: duration(median(cell["compute"]))),
+            ("beyond compute", beyond),
+            ("shorter", lambda c: figures.times(*_shorter(study, c["rate"], c["label"]))),
+            ("bytes", lambda cell: f"{cell['bytes'] / 1e3:,.0f} kB"),
+            ("of Gloo's", of_gloo),
+        ),
     )
 
 
 def _losses(study: Study) -> str:
-    of = figures.losses(study, _ACCURACY)
-    rows = []
-    for label, own in of.items():
-        difference = figures.interval(figures.difference(of, label, FSDP_Q7X2))
-        rows.append((label, f"{mean(own.values()):.4f}", "-" if label == FSDP_Q7X2 else difference))
-    recipe = RECIPES[_ACCURACY]
+    of, recipe = figures.losses(study, _ACCURACY), RECIPES[_ACCURACY]
     seeds = len({cell["seed"] for cell in study.of(_ACCURACY)})
+    columns = figures.losses_columns(of, lambda each: None if each == FSDP_Q7X2 else FSDP_Q7X2)
     return figures.section(
         "FSDP2: losses",
-        ("method", "loss", "difference (95 %)"),
-        rows,
         f"{recipe['steps']} steps, {seeds} seeds; the mean held-out loss of the last "
         f"{recipe['last']} evaluations. Differences are from uncompressed FSDP2, paired by seed.",
+        list(of),
+        [column for column in columns if column[0] != "seeds"],
     )

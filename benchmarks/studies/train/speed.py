@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.harness import study
+from benchmarks.harness import timing
 from benchmarks.studies.train.methods import BASELINE, BY_LABEL
 from benchmarks.studies.train.sharded import SHARDED_BY_LABEL, ShardedTraining
 from benchmarks.studies.train.training import (
@@ -53,7 +53,7 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     active, number = trainings, 0
     while active:
         if base.steps < spec["steps"]:
-            compute.append(median(study.largest([_at_once(base.compute) for _ in range(turn)])))
+            compute.append(median(timing.largest([_at_once(base.compute) for _ in range(turn)])))
         for training in alternate(active, number):
             rounds[training.label].append(_turn(training, turn, barrier))
         number += 1
@@ -97,7 +97,7 @@ def _turn(training: Training, steps: int, barrier: Tensor) -> dict[str, float]:
     taken = [_at_once(training.step) for _ in range(steps)]
     dist.barrier()  # what a rank still had to send leaves before it
     moved = sent() - before - (steps + 1) * barrier
-    slowest = study.largest(
+    slowest = timing.largest(
         [each.reduced_seconds for each in taken] + [each.seconds for each in taken]
     )
     means = _mean(torch.cat([torch.tensor([each.loss for each in taken]).double(), moved]))

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import facts
 from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.study import run
+from benchmarks.harness.ranks import run
 from benchmarks.studies.train.cadence import CADENCE_METHODS
 from benchmarks.studies.train.methods import (
     BASELINE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import q7x2
 import torch
@@ -104,11 +105,39 @@ def _byte_embedding(hook: q7x2.hooks.HookOptions) -> q7x2.Compose:
 
 
 _INT4 = "int4, groups of 512"
+_ROTATED = "hadamard+int4:g=128"
 _WITHOUT = ", no error feedback"
+# By label, what several options are tried with.
+_HOOKS: dict[str, q7x2.hooks.HookOptions] = {
+    _ROTATED: q7x2.Quantize(_ROTATED),
+    "PowerSGD 4": q7x2.PowerSGD(rank=4),
+    "PowerSGD 8": q7x2.PowerSGD(rank=8),
+    "top 1 %": q7x2.TopK(0.01),
+    "top 1 %, whole buckets": q7x2.TopK(0.01, per_parameter=False),
+    "1-bit SGD": q7x2.OneBit(),
+}
+_THREE = (_ROTATED, "PowerSGD 4", "top 1 %")
 
 
 def _add_at_once(add: AddHook, ddp: DistributedDataParallel, _: bool) -> q7x2.hooks.Attached | None:
     return add(ddp, True)
+
+
+def _quantized(codec: str, of: str = _INT4, label: str = "", **options: Any) -> Variant:
+    return _changed(label or codec, of, q7x2.Quantize(codec, **options))
+
+
+def _embedded(of: str) -> Variant:
+    return _changed(f"{of}, embedding by int8", of, _byte_embedding(_HOOKS[of]))
+
+
+def _of_momentum(of: str) -> Variant:
+    return _adam_of(f"{of} of the momentum", of, _HOOKS[of])
+
+
+def _ef21_of_momentum(of: str, base: str) -> Variant:
+    hook = q7x2.EF21(_HOOKS[of], momentum=0.9)
+    return _after_momentum(f"EF21 of the momentum, {of}", of, hook, base)
 
 
 # Each stands for the hook's default beside which its variants are judged.
@@ -116,27 +145,17 @@ DEFAULTS = (
     BY_LABEL["int8"],
     BY_LABEL["int6"],
     Method(_INT4, "q7x2", ours(q7x2.Quantize("int4:g=512"))),
-    BY_LABEL["PowerSGD 8"],
-    BY_LABEL["PowerSGD 4"],
-    BY_LABEL["top 1 %"],
-    BY_LABEL["1-bit SGD"],
-    BY_LABEL["1-bit Adam"],
-    BY_LABEL["signSGD"],
+    *(BY_LABEL[label] for label in ("PowerSGD 8", "PowerSGD 4", "top 1 %")),
+    *(BY_LABEL[label] for label in ("1-bit SGD", "1-bit Adam", "signSGD")),
 )
 VARIANTS = (
-    _changed("hadamard+int4:g=128", _INT4, q7x2.Quantize("hadamard+int4:g=128")),
-    _changed("int4:g=128", _INT4, q7x2.Quantize("int4:g=128")),
-    _changed("hadamard+int4", _INT4, q7x2.Quantize("hadamard+int4:g=512")),
-    _changed("int4:g=32", _INT4, q7x2.Quantize("int4:g=32")),
-    _changed(
-        "hadamard+int4:g=128" + _WITHOUT,
-        "hadamard+int4:g=128",
-        q7x2.Quantize("hadamard+int4:g=128", use_error_feedback=False),
-    ),
-    _changed(
-        "int4, whole buckets",
-        _INT4,
-        q7x2.Quantize("int4:g=512", per_parameter=False, compress_vectors=True),
+    _quantized(_ROTATED),
+    _quantized("int4:g=128"),
+    _quantized("hadamard+int4:g=512", label="hadamard+int4"),
+    _quantized("int4:g=32"),
+    _quantized(_ROTATED, _ROTATED, _ROTATED + _WITHOUT, use_error_feedback=False),
+    _quantized(
+        *("int4:g=512", _INT4, "int4, whole buckets"), per_parameter=False, compress_vectors=True
     ),
     _changed(
         "int8, or hadamard+int2:g=128 if norms settle",
@@ -150,42 +169,19 @@ VARIANTS = (
         q7x2.PowerSGD(rank=8),
         lambda: q7x2.policy.Accordion(8, 2, decide_every=20),
     ),
-    _changed("PowerSGD 4, embedding by int8", "PowerSGD 4", _byte_embedding(q7x2.PowerSGD(rank=4))),
-    _changed("PowerSGD 8, embedding by int8", "PowerSGD 8", _byte_embedding(q7x2.PowerSGD(rank=8))),
-    _changed("top 1 %, embedding by int8", "top 1 %", _byte_embedding(q7x2.TopK(0.01))),
-    _changed(
-        "top 1 %, whole buckets, embedding by int8",
-        "top 1 %, whole buckets",
-        _byte_embedding(q7x2.TopK(0.01, per_parameter=False)),
-    ),
+    *map(_embedded, ("PowerSGD 4", "PowerSGD 8", "top 1 %", "top 1 %, whole buckets")),
     _adam_of(
         "top 1 % of the momentum, whole buckets",
         "top 1 % of the momentum",
-        q7x2.TopK(0.01, per_parameter=False),
+        _HOOKS["top 1 %, whole buckets"],
     ),
-    _changed("1-bit SGD, embedding by int8", "1-bit SGD", _byte_embedding(q7x2.OneBit())),
-    _adam_of("PowerSGD 4 of the momentum", "PowerSGD 4", q7x2.PowerSGD(rank=4)),
-    _adam_of("PowerSGD 8 of the momentum", "PowerSGD 8", q7x2.PowerSGD(rank=8)),
-    _adam_of("top 1 % of the momentum", "top 1 %", q7x2.TopK(0.01)),
+    _embedded("1-bit SGD"),
+    *map(_of_momentum, ("PowerSGD 4", "PowerSGD 8", "top 1 %")),
     _adam_of(_FROZEN, ADAM, "fp32", ADAM),
     _adam_of("1-bit Adam, refreshed every 20", "1-bit Adam", "onebit", ADAM, refresh_every=20),
-    _adam_of("hadamard+int4:g=128 of the momentum", "hadamard+int4:g=128", "hadamard+int4:g=128"),
-    *(
-        _changed(f"EF21, {of}", of, q7x2.EF21(hook, momentum=0.0))
-        for of, hook in (
-            ("hadamard+int4:g=128", q7x2.Quantize("hadamard+int4:g=128")),
-            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
-            ("top 1 %", q7x2.TopK(0.01)),
-        )
-    ),
-    *(
-        _following(f"{of}, following the rate", of, hook)
-        for of, hook in (
-            ("hadamard+int4:g=128", q7x2.Quantize("hadamard+int4:g=128")),
-            ("PowerSGD 4", q7x2.PowerSGD(rank=4)),
-            ("top 1 %", q7x2.TopK(0.01)),
-        )
-    ),
+    _adam_of(f"{_ROTATED} of the momentum", _ROTATED, _ROTATED),
+    *(_changed(f"EF21, {of}", of, q7x2.EF21(_HOOKS[of], momentum=0.0)) for of in _THREE),
+    *(_following(f"{of}, following the rate", of, _HOOKS[of]) for of in _THREE),
     _after_momentum(_AVERAGED, UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9), UNCOMPRESSED),
     _after_momentum(
         _AVERAGED_LATE,
@@ -193,32 +189,19 @@ VARIANTS = (
         q7x2.EF21(q7x2.Quantize("fp32", start_iter=100), momentum=0.9),
         UNCOMPRESSED,
     ),
-    *(
-        _after_momentum(f"EF21 of the momentum, {of}", of, q7x2.EF21(hook, momentum=0.9), base)
-        for of, hook, base in (
-            ("PowerSGD 4", q7x2.PowerSGD(rank=4), _AVERAGED_LATE),
-            ("PowerSGD 8", q7x2.PowerSGD(rank=8), _AVERAGED_LATE),
-            ("top 1 %", q7x2.TopK(0.01), _AVERAGED),
-        )
-    ),
+    _ef21_of_momentum("PowerSGD 4", _AVERAGED_LATE),
+    _ef21_of_momentum("PowerSGD 8", _AVERAGED_LATE),
+    _ef21_of_momentum("top 1 %", _AVERAGED),
     Variant("distributed Lion", "q7x2", none, optimizer=_lion, tasks=("gpt",), of="signSGD"),
     *(
-        _changed(
-            f"PowerSGD 4, reset every {every}",
-            "PowerSGD 4",
-            q7x2.PowerSGD(rank=4, reset_every=every),
-        )
-        for every in (20, 100)
+        _changed(f"PowerSGD 4, reset every {n}", "PowerSGD 4", q7x2.PowerSGD(rank=4, reset_every=n))
+        for n in (20, 100)
     ),
     _changed(
         "PowerSGD 4" + _WITHOUT, "PowerSGD 4", q7x2.PowerSGD(rank=4, use_error_feedback=False)
     ),
-    _changed("top 1 %, whole buckets", "top 1 %", q7x2.TopK(0.01, per_parameter=False)),
-    _changed(
-        "hadamard+onebit:g=64",
-        "1-bit SGD",
-        q7x2.Quantize("hadamard+onebit:g=64", start_iter=q7x2.OneBit().start_iter),
-    ),
+    _changed("top 1 %, whole buckets", "top 1 %", _HOOKS["top 1 %, whole buckets"]),
+    _quantized("hadamard+onebit:g=64", "1-bit SGD", start_iter=q7x2.OneBit().start_iter),
 )
 
 # Uncompressed training with the two second moments' factors: 0.95 and 0.999.

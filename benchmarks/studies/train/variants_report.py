@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import mean
 
 from benchmarks.harness import inference
 from benchmarks.harness.inference import Paired
-from benchmarks.harness.report import markdown
+from benchmarks.harness.report import Columns, markdown_of
 from benchmarks.studies.train import figures
 from benchmarks.studies.train.figures import (
     BAR_IN_WORDS,
@@ -58,14 +58,9 @@ def verdict(against: Paired) -> str:
 
 
 def goals(study: Study) -> Iterable[Goal]:
-    for change in _changes(study):
-        of = losses(study, "held-out-study", change=change)
-        prices = {label: difference(of, label, base_of(label)) for label in of}
-        known = {
-            label: p
-            for label, p in prices.items()
-            if p and label not in CONTROLS and label not in PRICED
-        }
+    for change, of in _held_out_losses(study).items():
+        prices = {label: _price(of, label) for label in of if label not in PRICED}
+        known = {label: price for label, price in prices.items() if price}
         if not known:
             continue
         good = [label for label, price in known.items() if price.meets_bar]
@@ -82,46 +77,28 @@ def sections(study: Study) -> list[str]:
     return [_variants(study), _held_out(study), _long(study)]
 
 
-def _changes(study: Study) -> list[str]:
-    return list(dict.fromkeys(cell["change"] for cell in study.of("held-out-study")))
+def _held_out_losses(study: Study) -> dict[str, Losses]:
+    """By what is new in a training."""
+    changes = dict.fromkeys(cell["change"] for cell in study.of("held-out-study"))
+    return {change: losses(study, "held-out-study", change=change) for change in changes}
 
 
 def _variants(study: Study) -> str:
-    of = losses(study, "variants")
-    rows = []
-    for label, by_seed in of.items():
+    of, recipe = losses(study, "variants"), RECIPES["variants"]
+
+    def from_control(control: str) -> Callable[[str], str]:
+        return lambda label: interval(difference(of, label, control)) if label != control else "-"
+
+    def from_own(label: str) -> str:
+        base = base_of(label)
+        return interval(_price(of, label)) if base not in CONTROLS else "the same"
+
+    def changes(label: str) -> str:
         method = EVERY.get(label)
-        changed = method.of if isinstance(method, Variant) else "-"
-        price = difference(of, label, base_of(label)) if label not in CONTROLS else None
-        gain = against(of, label)
-        rows.append(
-            (
-                label,
-                str(len(by_seed)),
-                f"{mean(by_seed.values()):.4f}",
-                *(interval(difference(of, label, c)) if label != c else "-" for c in CONTROLS),
-                interval(price) if base_of(label) not in CONTROLS else "the same",
-                changed,
-                interval(gain),
-                verdict(gain) if gain else "-",
-            )
-        )
-    head = (
-        "method",
-        "seeds",
-        "loss",
-        "from β₂ 0.95",
-        "from β₂ 0.999",
-        "from its own optimizer",
-        "changes",
-        "price beside that",
-        "",
-    )
-    recipe = RECIPES["variants"]
+        return method.of if isinstance(method, Variant) else "-"
+
     text = figures.section(
         "Options of hooks, one at a time",
-        head,
-        rows,
         f"{recipe['steps']} steps of the GPT of the part accuracy; the mean held-out loss of the "
         f"last {recipe['last']} evaluations. Differences are paired by seed, with 95 % "
         f"intervals: from uncompressed training with the task's AdamW (β₂ = 0.95), from the "
@@ -130,63 +107,83 @@ def _variants(study: Study) -> str:
         "of the method whose option it changes, each beside its own optimizer. An option helps "
         "if this interval is below 0. It does not help if the interval is above "
         f"{-_LEAST_GAIN:g}, which is the least gain that is worth an option.",
+        list(of),
+        (
+            *figures.losses_columns(of, lambda _: None)[:-1],
+            ("from β₂ 0.95", from_control(CONTROLS[0])),
+            ("from β₂ 0.999", from_control(CONTROLS[1])),
+            ("from its own optimizer", from_own),
+            ("changes", changes),
+            ("price beside that", lambda label: interval(against(of, label))),
+            ("", lambda label: verdict(gain) if (gain := against(of, label)) else "-"),
+        ),
     )
     return text and text + "\n"
 
 
+def _price(of: Losses, label: str) -> Paired | None:
+    """The loss of a method less that of its own optimizer without compression."""
+    return None if label in CONTROLS else difference(of, label, base_of(label))
+
+
 def _long(study: Study) -> str:
     of = losses(study, "long")
-    rows = []
-    for label, by_seed in of.items():
+
+    def price(label: str) -> str:
+        """An interval; of a single seed the difference alone."""
+        if label in CONTROLS:
+            return "-"
         beside = of.get(base_of(label), {})
-        both = [by_seed[seed] - beside[seed] for seed in by_seed if seed in beside]
-        price = "-"
-        if label not in CONTROLS and both:
-            paired = difference(of, label, base_of(label))
-            price = interval(paired) if paired else f"{both[0]:+.4f}"
-        rows.append((label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
+        both = [loss - beside[seed] for seed, loss in of[label].items() if seed in beside]
+        paired = difference(of, label, base_of(label))
+        return interval(paired) if paired or not both else f"{both[0]:+.4f}"
+
     return figures.section(
         "A long training",
-        ("method", "seeds", "loss", "difference (95 %)"),
-        rows,
         f"{RECIPES['long']['steps']} steps of the GPT of the part accuracy. Differences are from "
         "uncompressed training with the same optimizer, paired by seed; an interval needs two "
         "seeds.",
+        list(of),
+        (*figures.losses_columns(of, lambda _: None)[:-1], ("difference (95 %)", price)),
     )
 
 
 def held_out(study: Study) -> str:
     """The differences of the part "held-out-study", one row for each method."""
-    changes = _changes(study)
-    by_change = {change: losses(study, "held-out-study", change=change) for change in changes}
-    rows = []
-    for label in dict.fromkeys(label for of in by_change.values() for label in of):
-        measured = [of.get(label, {}) for of in by_change.values()]
-        if label not in CONTROLS and all(measured):
-            prices = (difference(of, label, base_of(label)) for of in by_change.values())
-            seeds = ", ".join(str(len(each)) for each in measured)
-            rows.append((label, seeds, *map(interval, prices)))
-    return markdown(("method", "seeds", *changes), rows)
+    of = _held_out_losses(study)
+    rows = [
+        label
+        for label in dict.fromkeys(label for each in of.values() for label in each)
+        if label not in CONTROLS and all(label in each for each in of.values())
+    ]
+
+    def price(change: str) -> Callable[[str], str]:
+        return lambda label: interval(_price(of[change], label))
+
+    columns: Columns = (
+        ("method", lambda label: label),
+        ("seeds", lambda label: ", ".join(str(len(each[label])) for each in of.values())),
+        *((change, price(change)) for change in of),
+    )
+    return markdown_of(columns, rows)
 
 
 def _held_out(study: Study) -> str:
-    rows = []
-    for change in _changes(study):
-        of = losses(study, "held-out-study", change=change)
-        for label, by_seed in of.items():
-            price = interval(difference(of, label, base_of(label)))
-            if label in CONTROLS:
-                price = "-"
-            rows.append((change, label, str(len(by_seed)), f"{mean(by_seed.values()):.4f}", price))
-    recipes = RECIPES["held-out-study"]
+    of, recipes = _held_out_losses(study), RECIPES["held-out-study"]
     size, schedule = recipes["another size"], recipes["another schedule"]
     return figures.section(
         "Trainings that no default was chosen by",
-        ("what is new", "method", "seeds", "loss", "difference (95 %)"),
-        rows,
         "Fixed before the defaults were chosen. Another text: the C++ headers of PyTorch. Another "
         f"size: {size['layers']} layers, {size['dim']} wide. Another schedule: "
         f"{schedule['warmup']} steps of warm-up, then a constant learning rate that falls to 0 in "
         "a straight line over the last 30 % of the steps. Differences are from uncompressed "
         "training with the same optimizer, paired by seed, with 95 % intervals.",
+        [(change, label) for change in of for label in of[change]],
+        (
+            ("what is new", lambda row: row[0]),
+            ("method", lambda row: row[1]),
+            ("seeds", lambda row: str(len(of[row[0]][row[1]]))),
+            ("loss", lambda row: f"{mean(of[row[0]][row[1]].values()):.4f}"),
+            ("difference (95 %)", lambda row: interval(_price(of[row[0]], row[1]))),
+        ),
     )

@@ -12,7 +12,7 @@ namespace {
 
 using Costs = std::vector<std::vector<CodecCost>>;
 
-/// Of all gradients, with these choices.
+/// The total cost of all gradients with these choices.
 CodecCost sum_of(const Costs& costs, const std::vector<size_t>& choices) {
   CodecCost sum;
   for (size_t i = 0; i < costs.size(); ++i) {
@@ -22,7 +22,7 @@ CodecCost sum_of(const Costs& costs, const std::vector<size_t>& choices) {
   return sum;
 }
 
-/// Until the errors fit into the budget, makes the change that saves most error per byte.
+/// Makes the change that saves most error per byte, until the errors fit into the budget.
 void fit(const Costs& costs, double budget, std::vector<size_t>& choices) {
   while (sum_of(costs, choices).error > budget) {
     double most = 0;
@@ -57,8 +57,8 @@ std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts
     for (CodecCost& choice : choices) choice.error /= gradient.norm;
     budget += choices.front().error;
   }
-  // Rounding errors up to steps of the budget wastes up to a step for each gradient. So larger
-  // budgets are tried too, and what they spend too much is taken back.
+  // Rounding errors up to steps of the budget wastes up to one step per gradient. So larger budgets
+  // are tried too, and afterwards single choices are changed until the errors fit.
   const double waste = static_cast<double>(relative.size()) / static_cast<double>(kErrorSteps);
   std::vector<size_t> allocated(relative.size(), 0);
   for (const double share : {0.0, 0.25, 0.5, 1.0}) {
@@ -82,7 +82,7 @@ std::vector<size_t> allocate_bits(const std::vector<std::vector<CodecCost>>& cos
     const double steps = std::ceil(cost.error / budget * static_cast<double>(kErrorSteps));
     return steps <= static_cast<double>(kErrorSteps) ? static_cast<size_t>(steps) : kErrorSteps + 1;
   };
-  // least[e]: of the gradients so far, with at most e steps of error.
+  // least[e]: the fewest bytes for the gradients so far, with at most e steps of error.
   std::vector<double> least(kErrorSteps + 1, 0);
   std::vector<std::vector<uint8_t>> chosen;
   for (const auto& choices : costs) {

@@ -1,15 +1,17 @@
-// Which codec for which gradient: the fewest bytes for no more error.
+// Chooses a codec for each gradient: the fewest bytes without more error.
 //
-// Layers bear rounding differently. Given what each codec would cost and lose on each gradient,
+// Layers tolerate rounding differently. Given the bytes and the error of each codec on each
+// gradient,
 //
 //   choose c(l) for all l  so that  sum bytes(l, c(l)) is least  and  sum error(l, c(l)) <= budget
 //
 // Errors are relative, |x - decoded|^2 / |x|^2, because a layer with small gradients needs its
-// digits as much as any other. The budget is what the first choice would lose of all of them. That
-// is a knapsack. It is solved by dynamic programming over the error spent, in steps of budget /
-// kErrorSteps, each choice rounded up. Budgets that are larger by a part of what rounding wastes
-// are tried too. If the exact errors then exceed the real budget, single choices are changed, those
-// that save most error per byte first, until they fit. The fewest bytes count.
+// digits as much as any other. The budget is the total error of the first choice for all gradients.
+// That is a knapsack problem. It is solved by dynamic programming over the error, in steps of
+// budget / kErrorSteps, with each error rounded up. Somewhat larger budgets, by a part of what
+// rounding wastes, are tried too. If the exact errors then exceed the real budget, single choices
+// are changed until they fit, first those that save most error per byte. The result with the fewest
+// bytes is taken.
 //   compute   gradients x choices x kErrorSteps
 // Markov et al., "L-GreCo: layerwise-adaptive gradient compression for efficient data-parallel deep
 // learning", 2024.
@@ -25,7 +27,7 @@ inline constexpr size_t kErrorSteps = 4096;
 
 struct CodecCost {
   double bytes = 0;
-  double error = 0;  ///< squared, so that those of gradients add
+  double error = 0;  ///< squared, so that errors of gradients add
 };
 
 struct GradientCosts {
@@ -33,12 +35,12 @@ struct GradientCosts {
   std::vector<CodecCost> choices;  ///< with absolute errors
 };
 
-/// The position of the chosen codec for each gradient; none for a gradient of zeros, which does not
-/// tell what it needs. The relative errors are together no more than those of the first choices.
+/// The index of the chosen codec for each gradient; empty for a gradient of zeros, which gives no
+/// information. The sum of the relative errors is at most that of the first choices.
 std::vector<std::optional<size_t>> choose_codecs(const std::vector<GradientCosts>& gradients);
 
-/// The position of the chosen codec for each gradient. `costs[gradient][choice]`; every gradient
-/// has as many choices. Where nothing fits into the budget, each gradient has its least error.
+/// The index of the chosen codec for each gradient. `costs[gradient][choice]`; all gradients have
+/// the same number of choices. If nothing fits into the budget, each gradient gets its least error.
 std::vector<size_t> allocate_bits(const std::vector<std::vector<CodecCost>>& costs, double budget);
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// What hooks do with a bucket, apart from its collectives.
+// What hooks do with a bucket, except for its collectives.
 #include <cmath>
 
 #include "base/error.h"
@@ -9,8 +9,9 @@ namespace q7x2 {
 
 bool all_finite(const at::Tensor& tensor) {
   if (tensor.is_sparse()) return all_finite(tensor._values());
-  if (!tensor.is_cpu()) return tensor.isfinite().all().item<bool>();  // the host waits once
-  // A sum is one fast pass and finite as a rule; where it is not, it may have overflowed by itself.
+  // the host waits for the device once
+  if (!tensor.is_cpu()) return tensor.isfinite().all().item<bool>();
+  // A sum is one fast pass and usually finite. If it is not, the sum itself may have overflowed.
   return std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
 }
 

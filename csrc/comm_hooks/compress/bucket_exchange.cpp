@@ -1,4 +1,5 @@
-// The messages of a bucket that are not compressed: whole gradients, and counts of who uses what.
+// The messages of a bucket that are not compressed: whole gradients, and counts of the ranks that
+// use each gradient.
 #include "base/error.h"
 #include "comm_hooks/compress/compressor.h"
 

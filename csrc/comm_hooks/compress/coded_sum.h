@@ -7,8 +7,9 @@
 
 namespace q7x2 {
 
-/// The sum of `message`, fp32 or narrower and of one dimension, in place. `how`: all but the codec
-/// is the caller's. Throws Error(kInvalidArgument) when it starts in a group that is not q7x2's.
+/// Sums `message` (fp32 or narrower, one dimension) over all ranks in place. `how`: all options
+/// except the codec. The collective throws Error(kInvalidArgument) when it starts in a group that
+/// is not q7x2's.
 inline HookCollective coded_sum(const Codec& codec, const at::Tensor& message,
                                 ProcessGroupQ7x2::CodedOptions how) {
   how.codec = codec.name();

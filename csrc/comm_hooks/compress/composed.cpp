@@ -1,8 +1,9 @@
-// Several hooks in one: each bucket is divided among them, and they go through it in step.
+// Combines several hooks: each bucket is divided among them, and they process their shares in
+// lockstep.
 //
-// Every hook has its share of the bucket as a bucket of its own, and runs as it would alone, up to
-// its next collectives. Those of all start together, in the same lane; when they are over, all go
-// on. So a bucket takes as many phases as the hook that has most.
+// Each hook sees its share as a bucket of its own, and runs as if it were alone, up to its next
+// collectives. The collectives of all hooks start together, in the same lane; when all are
+// complete, all hooks continue. So a bucket takes as many phases as the hook with the most phases.
 #include "comm_hooks/compress/composed.h"
 
 #include <algorithm>
@@ -20,11 +21,11 @@ class Share final : public CollectiveSink {
     waiting = std::move(collectives);
     left = rest;
   }
-  void end() override {}  // the whole bucket has seen to it
+  void end() override {}  // the whole bucket has already waited
 
   Bucket bucket;
   Phases phases;
-  std::vector<size_t> positions;  ///< in the whole bucket's gradients
+  std::vector<size_t> positions;  ///< its gradients' indices in the whole bucket
   std::vector<HookCollective> waiting;
   Rest left = Rest::kNone;
 };
@@ -71,7 +72,7 @@ class ComposedHook final : public Hook {
         bucket.gradients[share->positions[i]].flat.copy_(share->bucket.gradients[i].flat);
       }
     }
-    // A hook without state does not look; the state of the others depends on all gradients.
+    // Hooks without state do not check; the state of the other hooks depends on all gradients.
     if (!all_finite(bucket.buffer)) bucket.overflowed();
   }
 

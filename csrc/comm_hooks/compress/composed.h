@@ -1,4 +1,4 @@
-// Several hooks in one: each reduces the parameters that are its own.
+// Combines several hooks: each reduces its own parameters.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace q7x2 {
 
-/// `owners`: by parameter number, the position of its hook in `hooks`; the last beyond its end. The
-/// state of hook i has the prefix "i." before its kinds.
+/// `owners`: by parameter number, the index of its hook in `hooks`; parameters beyond its end
+/// belong to the last hook. The kinds of state of hook i have the prefix "i.".
 std::unique_ptr<Hook> make_composed(const HookContext& context, const std::vector<MakeHook>& hooks,
                                     std::vector<size_t> owners);
 

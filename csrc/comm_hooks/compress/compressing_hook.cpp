@@ -1,23 +1,23 @@
-// One coroutine for all compressors. What happens to a bucket:
+// One coroutine for all compressors. How a bucket is processed:
 //
-//   full precision, nothing kept   the bucket is summed as it is
-//   full precision                 what is kept is added, and the bucket is summed
-//   else                           transform -> compressor -> mean, and what was lost into the
-//                                  error feedback
+//   full precision, no residuals    the bucket is summed without compression
+//   full precision                  residuals are added, and the bucket is summed
+//   otherwise                       transform -> compressor -> mean; the error goes into the error
+//                                   feedback
 //
-// Policies (parameter_policy.h) can leave single gradients out of that. Such a gradient travels
-// whole, with its residual, beside what is never compressed; or it is skipped, and waits in its
+// Policies (parameter_policy.h) can leave single gradients out. Such a gradient is sent whole, with
+// its residual, together with what is never compressed; or it is skipped, and added to its
 // residual.
 //
-// Gradients of zeros. For a parameter that no rank used, DDP drops what was reduced, so zeros must
-// come out, and residuals must stay. A rank does not know whether others have a gradient where it
-// has none. With some compressors its residual waits then for its next gradient. That is not enough
-// where a rank keeps what others put in, such as the rounding of their sum: with those compressors
-// residuals go along, the ranks count who uses what, and undo what came of a gradient that nobody
-// has.
+// Gradients of zeros. For a parameter that no rank used, DDP drops the reduced gradient, so the
+// result must be zeros, and residuals must stay. A rank does not know whether others have a
+// gradient if its own is zeros. With some compressors its residual then waits for its next
+// gradient. That is not enough if a rank keeps something of the others' contributions, such as the
+// rounding of their sum. With those compressors residuals are sent too, the ranks count the users
+// of each gradient, and undo the effect on a gradient that no rank has.
 //
-// A step is a transaction: the ErrorFeedback and the compressor take over what a step leaves behind
-// when all of its buckets are reduced. If one of them has Inf or NaN, or fails, none do.
+// A step is a transaction: the ErrorFeedback and the compressor adopt the new state of a step when
+// all of its buckets are reduced. If one of them has Inf or NaN, or fails, they keep the old state.
 #include "comm_hooks/compress/compressing_hook.h"
 
 #include <algorithm>
@@ -37,11 +37,11 @@ namespace {
 
 constexpr const char* kScale = "scale";
 
-/// Gradients of a bucket that are treated alike: those that are compressed, or those that policies
-/// leave out.
+/// Gradients of a bucket that are treated alike: either those that are compressed, or those that
+/// policies leave out.
 struct Part {
   BucketExchange exchange;
-  Held held = {};  // of gradients of zeros
+  Held held = {};  // for gradients of zeros
   TransformState state = {};
 };
 
@@ -166,7 +166,7 @@ class CompressingHook final : public Hook {
     if (transform_ && transform_->keeps_own()) kinds.push_back({"deviation", false});
     return kinds;
   }
-  /// Optimizers get a momentum, and so for all parameters.
+  /// Whether optimizers get a momentum instead of a gradient, and so for all parameters.
   bool follows() const { return transform_ && transform_->is_shared(); }
   double mean_share() const { return 1.0 / context_.world_size; }
 
@@ -181,7 +181,8 @@ class CompressingHook final : public Hook {
     return policy.whole || policy.skip;
   }
 
-  /// By the schedule, or because policies leave all of its gradients whole.
+  /// Whether nothing is compressed: because of the schedule, or because policies leave all
+  /// gradients whole.
   bool travels_in_full(const Bucket& bucket) const {
     if (options_.full_precision.at(bucket.step)) return true;
     return !follows() && std::ranges::all_of(bucket.gradients, [this](const Gradient& gradient) {
@@ -190,9 +191,9 @@ class CompressingHook final : public Hook {
     });
   }
 
-  // ---- a bucket that is summed as it is
+  // ---- a bucket without compression
 
-  /// Scaled and measured. `coded`: what could be compressed.
+  /// Scales and measures the bucket. `coded` lists the gradients that could be compressed.
   BucketExchange prepare_plain(Bucket& bucket) {
     bucket.buffer.mul_(mean_share());
     clip(bucket);
@@ -213,9 +214,9 @@ class CompressingHook final : public Hook {
     follow_whole(bucket, all, in_full);
   }
 
-  // ---- a bucket that is compressed
+  // ---- a bucket with compression
 
-  /// What is compressed, and behind it what policies leave out, if anything.
+  /// The gradients that are compressed, followed by those that policies leave out, if any.
   std::vector<Part> divide(Bucket& bucket, bool in_full) {
     BucketExchange coded(bucket);
     BucketExchange left_out(bucket);
@@ -240,7 +241,7 @@ class CompressingHook final : public Hook {
     return parts;
   }
 
-  /// Gradients become this rank's shares, now or in the compressor's first pass.
+  /// Makes gradients this rank's shares, now or in the compressor's first pass.
   void scale(std::vector<Part>& parts, bool in_full) {
     BucketExchange& coded = parts.front().exchange;
     coded.share = coded.mean_share = mean_share();
@@ -253,7 +254,7 @@ class CompressingHook final : public Hook {
     clip(coded.bucket);
   }
 
-  /// What is sent of each part, before residuals are added.
+  /// Computes what is sent of each part, before residuals are added.
   void prepare(std::vector<Part>& parts, bool in_full) {
     BucketExchange& coded = parts.front().exchange;
     const PhaseTimer timer = coded.bucket.time(in_full ? "encode" : "pack");
@@ -267,7 +268,7 @@ class CompressingHook final : public Hook {
     if (left_out != nullptr) leave_out(*left_out, context_.decision, coded.whole);
   }
 
-  /// None if nothing is compressed.
+  /// Null if nothing is compressed.
   std::unique_ptr<Encoding> begin(BucketExchange& exchange, bool in_full) {
     if (in_full || exchange.coded.empty()) return nullptr;
     const PhaseTimer timer = exchange.bucket.time("pack");
@@ -276,7 +277,7 @@ class CompressingHook final : public Hook {
     return encoding;
   }
 
-  /// The messages of a bucket of which nothing is compressed.
+  /// The messages of a bucket in which nothing is compressed.
   MessageRound uncompressed(BucketExchange& exchange, bool in_full) {
     const PhaseTimer timer = exchange.bucket.time(in_full ? "encode" : "pack");
     if (in_full) send_residuals(exchange);
@@ -290,8 +291,8 @@ class CompressingHook final : public Hook {
     return {std::move(collectives), Rest::kNone};
   }
 
-  /// Means become the gradients, and what this rank has lost of them is in the memory.
-  /// `looks_for_nonfinite`: the compressor has.
+  /// Writes the means to the gradients; the memory already has this rank's errors.
+  /// `looks_for_nonfinite`: the compressor has already searched for values that are not finite.
   void end(std::vector<Part>& parts, bool in_full, bool looks_for_nonfinite) {
     BucketExchange& coded = parts.front().exchange;
     Bucket& bucket = coded.bucket;
@@ -315,7 +316,7 @@ class CompressingHook final : public Hook {
     if (!is_finite) bucket.overflowed();
   }
 
-  /// What policies want to know, if they do.
+  /// Measures what policies want to know, if anything.
   void measure(BucketExchange& exchange, const BucketExchange* left_out) {
     if (!context_.decision.measures) return;
     if (exchange.has_residual) compressor_->write_down();
@@ -323,7 +324,7 @@ class CompressingHook final : public Hook {
   }
 
   void find_idle(BucketExchange& exchange) const {
-    if (follows()) {  // it has something to send without a gradient
+    if (follows()) {  // even without a gradient it has something to send
       exchange.idle.assign(exchange.coded.size(), false);
       return;
     }
@@ -332,7 +333,7 @@ class CompressingHook final : public Hook {
 
   // ---- the transform
 
-  /// Gradients that travel whole have the momentum of those that do not.
+  /// Gradients that are sent whole get the same momentum as the others.
   void follow_whole(const Bucket& bucket, const std::vector<size_t>& whole, bool in_full) {
     if (!follows() || whole.empty() || bucket.buffer.is_sparse()) return;
     ErrorFeedback::Piece& memory = whole_momenta_.piece(bucket, whole);
@@ -349,7 +350,7 @@ class CompressingHook final : public Hook {
     }
   }
 
-  /// Nothing stays behind: residuals leave with what is sent.
+  /// Sends the residuals too, so that none is left.
   void send_residuals(const BucketExchange& exchange) const {
     if (!options_.error_feedback || follows()) return;
     compressor_->write_down();
@@ -373,7 +374,7 @@ class CompressingHook final : public Hook {
     }
   }
 
-  /// GradScaler finds in the gradients what the hook found in the messages.
+  /// Marks the gradients, so that GradScaler finds what the hook found in the messages.
   static void drop(Bucket& bucket) {
     bucket.buffer.fill_(std::numeric_limits<double>::quiet_NaN());
     bucket.overflowed();
@@ -383,8 +384,8 @@ class CompressingHook final : public Hook {
   const std::unique_ptr<Compressor> compressor_;
   const std::unique_ptr<GradientTransform> transform_;
   ErrorFeedback error_feedback_;
-  ErrorFeedback whole_momenta_;  // of what the compressor does not take
-  double scale_ = 1;             // of the gradients: AMP's
+  ErrorFeedback whole_momenta_;  // for gradients that the compressor does not take
+  double scale_ = 1;             // AMP's scale, a factor in the gradients
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The hook of every compressor: schedule, gradients of zeros, failures and roll-back, once.
+// The hook of all compressors: schedule, gradients of zeros, failures and roll-back.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,8 @@
 
 namespace q7x2 {
 
-/// A transform, a compressor and the memory between them. What it returns throws
-/// Error(kInvalidArgument) for a transform that does not exist, and for what the compressor
-/// refuses.
+/// Combines a transform, a compressor and the memory between them. The result throws
+/// Error(kInvalidArgument) for an unknown transform, and for options that the compressor rejects.
 MakeHook compressing_hook(CompressingOptions options, MakeCompressor make_compressor);
 
 }  // namespace q7x2

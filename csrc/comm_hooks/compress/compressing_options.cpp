@@ -1,4 +1,4 @@
-// The options of all compressing hooks, described once.
+// The options of all compressing hooks, each described in one place.
 #include "comm_hooks/compress/compressing_options.h"
 
 namespace q7x2 {

@@ -1,4 +1,4 @@
-// What all compressing hooks can be asked for.
+// The options that all compressing hooks have.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +10,19 @@
 
 namespace q7x2 {
 
-/// `compressing_fields` says what each option means.
+/// `compressing_fields` describes each option.
 struct CompressingOptions {
   FullPrecision full_precision;
   bool error_feedback = true;
   TransformOptions transform;
   double clip_norm = 0;
-  /// By parameter number: its gradient is never compressed.
+  /// By parameter number: whether its gradient is never compressed.
   std::vector<bool> whole;
 
   bool is_whole(size_t parameter) const { return parameter < whole.size() && whole[parameter]; }
 };
 
-/// The options, `whole` excepted, with the names that Python has for them.
+/// The options except `whole`, with their names in Python.
 OptionFields<CompressingOptions> compressing_fields();
 
 }  // namespace q7x2

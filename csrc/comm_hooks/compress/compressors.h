@@ -1,8 +1,8 @@
-// The table of compressors: which there are, what can be asked of them, and how they are made.
+// The table of compressors: their names, their options, and how they are made.
 //
-// A compressor is one file in this folder, with its options, what they mean, and its two classes
-// (compressor.h). The file defines `CompressorKind <name>_compressor()`, and `<name>` is one line
-// in compressors.cpp. Python, its checks and its documentation follow from that.
+// A compressor is one file in this folder, with its options, their documentation, and its two
+// classes (compressor.h). The file defines `CompressorKind <name>_compressor()`, and `<name>` is
+// one line in compressors.cpp. Python, its checks and its documentation follow from that.
 #pragma once
 
 #include <functional>
@@ -24,9 +24,9 @@ using MakeCompressor =
 struct CompressorKind {
   std::string name;
   std::string doc;   ///< one sentence
-  size_t lanes = 1;  ///< rounds of a bucket, at most, whatever its options
+  size_t lanes = 1;  ///< maximum number of rounds per bucket, for any options
   std::vector<OptionField> fields;
-  /// Throws Error(kInvalidArgument) for a value out of its range.
+  /// Throws Error(kInvalidArgument) if a value is out of its range.
   std::function<MakeCompressor(const OptionValues&)> with;
 };
 
@@ -46,7 +46,7 @@ CompressorKind describe_compressor(const char* name, const char* doc, size_t lan
 }
 
 std::span<const CompressorKind> compressor_kinds();
-/// Throws Error(kInvalidArgument), which lists the names, for one that does not exist.
+/// Throws Error(kInvalidArgument), with a list of the names, if the name is unknown.
 const CompressorKind& find_compressor(const std::string& name);
 
 }  // namespace q7x2

@@ -76,7 +76,7 @@ void ErrorFeedback::abort() {
     piece.used = false;
     for (size_t kind = 0; kind < kinds_.size(); ++kind) {
       if (piece.has_copy(kind)) continue;
-      // A new tensor: a collective that failed may still write into this one.
+      // A new tensor, because a collective that failed may still write to the old one.
       piece.now[kind] = piece.next[kind] = at::zeros_like(piece.now[kind]);
       piece.serial = ++serials_;
     }

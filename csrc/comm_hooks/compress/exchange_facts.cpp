@@ -48,7 +48,7 @@ void leave_out(const BucketExchange& left_out, const Decision& decision,
       const at::Tensor now = left_out.memory->now_of(kResidual, i);
       at::Tensor next = left_out.memory->next_of(kResidual, i);
       if (left_out.idle[i]) {
-        next.zero_();  // its residual is put back when the step is over
+        next.zero_();  // its residual is restored after the step
       } else if (skips) {
         next.copy_(now + source.nan_to_num(0, 0, 0));
       } else {

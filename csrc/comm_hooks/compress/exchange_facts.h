@@ -1,4 +1,4 @@
-// What policies learn of one bucket, and what they leave out of it.
+// What policies are told about one bucket, and which gradients they leave out of it.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,18 @@
 
 namespace q7x2 {
 
-/// Makes `exchange.facts`: of the gradients that are compressed, and of those left out, if any.
-/// Called when transforms have made what is sent, before residuals are added.
+/// Computes `exchange.facts` for the gradients that are compressed, and for those left out, if any.
+/// To be called when transforms have computed what is sent, before residuals are added.
 void measure_exchange(BucketExchange& exchange, const BucketExchange* left_out,
                       const HookContext& context, double scale);
 
-/// The sums over the ranks are there. `left_out`: positions, as they were when it was measured.
+/// To be called when the facts are summed over the ranks. `left_out`: indices, as when they were
+/// measured.
 void note_facts(const BucketExchange& exchange, const std::vector<size_t>& left_out,
                 const HookContext& context);
 
-/// Gradients that policies leave whole get their residuals and join `whole`. Skipped ones are added
-/// to their residuals, without what is Inf or NaN in them, and their means are zeros.
+/// Gradients that policies send whole get their residuals and join `whole`. Skipped ones are added
+/// to their residuals, except for Inf and NaN, and their means become zeros.
 void leave_out(const BucketExchange& left_out, const Decision& decision,
                std::vector<size_t>& whole);
 

@@ -1,4 +1,5 @@
-// Which gradients of a bucket are all zeros, found in one pass and without a wait for each of them.
+// Finds the gradients of a bucket that are all zeros, in one pass and without a wait for each of
+// them.
 #pragma once
 
 #include <vector>
@@ -9,8 +10,8 @@
 
 namespace q7x2 {
 
-/// For each tensor, of one dimension, whether every element is 0. On the CPU a look at the first
-/// elements tells as a rule; a device makes all flags at once, and the host waits for it once.
+/// For each tensor (one dimension), whether every element is 0. On the CPU the first elements
+/// usually tell; a device computes all flags at once, and the host waits for it once.
 inline std::vector<bool> are_zero(const std::vector<at::Tensor>& tensors) {
   std::vector<bool> zeros;
   if (tensors.empty()) return zeros;

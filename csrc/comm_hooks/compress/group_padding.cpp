@@ -5,7 +5,7 @@
 namespace q7x2 {
 namespace {
 
-/// Signs have no scales, whatever their groups are.
+/// Signs have no scales, for any group size.
 int64_t group_of(const ValueSpec& value) {
   return value.kind == ValueKind::kSign ? 1 : std::max<int64_t>(value.group, 1);
 }
@@ -18,7 +18,7 @@ int64_t padded_numel(const ValueSpec& value, int64_t numel) {
 }
 
 bool repeats_padding(const ValueSpec& value) {
-  // A rotation mixes the elements of a group: zeros take a share of what rounding loses.
+  // A rotation mixes the elements of a group: zeros then get a share of the rounding error.
   return !value.hadamard && (value.kind == ValueKind::kOneBit || value.minmax);
 }
 

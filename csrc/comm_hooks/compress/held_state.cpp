@@ -32,9 +32,10 @@ void restore_idle(const BucketExchange& exchange, const Held& held) {
       if (!exchange.has_residual || kind != kResidual) {
         next.copy_(kept[kind]);
       } else if (!exchange.counts_uses) {
-        next.add_(kept[kind]);  // it was not sent, but a rounding of the result may be in it
+        // it was not sent, but `next` may contain a rounding error of the result
+        next.add_(kept[kind]);
       } else if (exchange.unused[i]) {
-        next.copy_(kept[kind]);  // what it was sent for has been dropped
+        next.copy_(kept[kind]);  // it was sent, but the result was dropped
       }
     }
   }

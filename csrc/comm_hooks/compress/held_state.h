@@ -1,4 +1,4 @@
-// What the memory holds for gradients of zeros: what did not go along comes back after the step.
+// The state of gradients of zeros: what was not sent is restored after the step.
 #pragma once
 
 #include <utility>
@@ -8,12 +8,12 @@
 
 namespace q7x2 {
 
-inline constexpr size_t kResidual = 0;  ///< the memory's kind of it, with error feedback
+inline constexpr size_t kResidual = 0;  ///< index of the memory's kind for it, with error feedback
 
-/// Of idle gradients, before the step: by position among `coded`, then by kind.
+/// The state of idle gradients before the step: by index in `coded`, then by kind.
 using Held = std::vector<std::pair<size_t, std::vector<at::Tensor>>>;
 
-/// By position among `coded`: whether the gradient is zeros.
+/// By index in `coded`: whether the gradient is zeros.
 std::vector<bool> idle_gradients(const BucketExchange& exchange);
 Held hold_idle(const BucketExchange& exchange, Compressor& compressor);
 void restore_idle(const BucketExchange& exchange, const Held& held);

@@ -5,9 +5,9 @@
 
 namespace q7x2 {
 
-/// u <- f u + g, and u is sent: the momentum of SGD. Where an element of it was sent it starts from
-/// zero again; if the ranks of a host sum first and then compress, then where an element of any
-/// host was. Lin et al., "Deep gradient compression", 2018.
+/// u <- f u + g, and u is sent: the momentum of SGD. Elements of u that were sent restart from
+/// zero. If the ranks of a host sum first and then compress, elements that any host sent restart.
+/// Lin et al., "Deep gradient compression", 2018.
 class AccumulatedMomentum final : public GradientTransform {
  public:
   using GradientTransform::GradientTransform;
@@ -19,9 +19,9 @@ class AccumulatedMomentum final : public GradientTransform {
   }
   void receive(TransformState& state) const override {
     if (!state.owed.defined()) return;
-    // What was sent is in the sum, and most of it has left its residual; the rest waits, but for
-    // what the owner's rounding of a sum adds. If the ranks of a host sum first, then compress,
-    // residuals leave anyway: the sum decides.
+    // An element that was sent is in the sum, and most of it has left its residual. Other elements
+    // stay in the residual, changed only by the owner's rounding of a sum. If the ranks of a host
+    // sum first, then compress, elements leave the residual anyway: then the sum decides.
     const at::Tensor all = state.owed + state.next;
     const at::Tensor sent = (state.left - all).abs_() > all.abs().mul_(0.5);
     state.next.masked_fill_(sent.logical_and(state.values != 0), 0);
@@ -39,8 +39,8 @@ class AveragedMomentum final : public GradientTransform {
   }
 };
 
-/// f u + (1 - f) g is sent, and u <- k u + (1 - k) g: the update of Lion before its sign is taken,
-/// so the codec is "sign". Liu et al., "Communication efficient distributed training with
+/// f u + (1 - f) g is sent, and u <- k u + (1 - k) g: the update of Lion before the sign is taken,
+/// so the codec must be "sign". Liu et al., "Communication efficient distributed training with
 /// distributed Lion", 2024.
 class LionUpdate final : public GradientTransform {
  public:

@@ -1,12 +1,12 @@
-// Momenta of the mean gradient, which all ranks have from what they received.
+// Momenta of the mean gradient, which all ranks compute from what they received.
 #pragma once
 
 #include "comm_hooks/compress/gradient_transform.h"
 
 namespace q7x2 {
 
-/// m <- f m + (1 - f) g, where m is what all ranks received last, and the sum becomes the next m.
-/// In full precision g is sent, and m follows. Tang et al., "1-bit Adam", 2021.
+/// m <- f m + (1 - f) g, in which m is what all ranks received last; the sum becomes the next m. In
+/// full precision g is sent, and m is updated. Tang et al., "1-bit Adam", 2021.
 class GlobalMomentum : public GradientTransform {
  public:
   using GradientTransform::GradientTransform;
@@ -23,11 +23,11 @@ class GlobalMomentum : public GradientTransform {
   }
 };
 
-/// Each rank has a momentum v of its own gradients, and sends how it changes: (1 - f) (g - v). What
-/// all ranks sent is added up in m, the result: m and the residuals together are the sum of all v.
-/// What is sent shrinks where gradients settle, and a codec loses a share of what it is given.
+/// Each rank has a momentum v of its own gradients, and sends its change: (1 - f) (g - v). What all
+/// ranks sent is added up in m, the result: m and the residuals together are the sum of all v. The
+/// changes shrink when gradients settle, and a codec's error is proportional to its input.
 ///
-/// What is kept is not v but v - m / n, so that zeros fit any m.
+/// v - m / n is stored instead of v, so that zeros are consistent with any m.
 /// Richtarik et al., "EF21", 2021; Fatkhullin et al., "Momentum provably improves error feedback",
 /// 2023.
 class DifferenceTransform final : public GlobalMomentum {
@@ -46,7 +46,7 @@ class DifferenceTransform final : public GlobalMomentum {
     state.next.copy_(state.values);
     state.own_next.sub_(state.next, 1.0 / ranks_);
   }
-  /// All ranks go on from the mean momentum: what they had of their own is in no message.
+  /// All ranks continue from the mean momentum, because their own momenta were not sent.
   void follow(TransformState& state) const override {
     GlobalMomentum::follow(state);
     if (state.own_next.defined()) state.own_next.zero_();

@@ -1,4 +1,5 @@
-// The options of a compressor, described once: Python reads, checks and documents them by this.
+// The options of a compressor, described in one place: Python reads, checks and documents them from
+// here.
 //
 //   struct Options {
 //     double ratio = 0.01;
@@ -25,16 +26,16 @@
 
 namespace q7x2 {
 
-/// What an option may hold.
+/// The types of an option.
 using OptionValue =
     std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>,
                  std::vector<std::string>, std::vector<std::pair<uint64_t, std::string>>,
                  std::optional<at::ScalarType>>;
 
-/// By name.
+/// By name of the option.
 using OptionValues = std::map<std::string, OptionValue>;
 
-/// Where a number must lie.
+/// The range of a number.
 struct OptionRange {
   double above = -std::numeric_limits<double>::infinity();  ///< exclusive
   double least = -std::numeric_limits<double>::infinity();
@@ -48,15 +49,15 @@ struct OptionField {
   OptionValue preset;  ///< the default, of the option's type
   OptionRange range;
 
-  /// Throws Error(kInvalidArgument), which says what is expected, for a number out of the range.
+  /// Throws Error(kInvalidArgument), with the allowed range, if a number is out of it.
   void check(const OptionValue& value) const;
 };
 
-/// Throws Error(kInvalidArgument), which lists the options of `owner`, for a name that none has.
+/// Throws Error(kInvalidArgument), with a list of the options of `owner`, if the name is unknown.
 const OptionField& find_field(const std::vector<OptionField>& fields, const std::string& owner,
                               const std::string& name);
 
-/// The fields of a struct whose default constructor makes the presets.
+/// The fields of a struct whose default constructor sets the default values.
 template <typename Options>
 class OptionFields {
  public:
@@ -76,8 +77,8 @@ class OptionFields {
 
   const std::vector<OptionField>& fields() const { return fields_; }
 
-  /// `values` have the types of the presets, and names of fields. Throws Error(kInvalidArgument)
-  /// for one out of its range.
+  /// `values` must have the types of the defaults, and names of fields. Throws
+  /// Error(kInvalidArgument) if one is out of its range.
   Options make(const OptionValues& values) const {
     Options options;
     for (size_t i = 0; i < fields_.size(); ++i) {

@@ -1,12 +1,12 @@
-// When a compressing hook sends full precision: a policy that needs no facts. It has the step only,
-// so C++ asks it without Python. What other policies decide (parameter_policy.h) comes on top.
+// When a compressing hook sends full precision: a policy that needs only the number of the step, so
+// C++ evaluates it without Python. Other policies (parameter_policy.h) are applied in addition.
 #pragma once
 
 #include <cstdint>
 
 namespace q7x2 {
 
-/// The first `start` steps, and of those after them, `length` at the end of every `period`.
+/// The first `start` steps, and after them the last `length` steps of every `period`.
 struct FullPrecision {
   uint64_t start = 0;
   uint64_t period = 0;  ///< 0: no bursts

@@ -11,15 +11,15 @@
 namespace q7x2 {
 namespace {
 
-/// Parts begin at multiples of it, which no codec's group is longer than.
+/// Parts begin at multiples of this, which is at least the group size of every codec.
 constexpr int64_t kPartGrain = 1024;
 
 std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
 
-/// The lengths of the ranks' messages, as they say. Throws Error(kMismatch) if one is more than
-/// `most` bytes long, or less than none.
+/// Reads the lengths of the ranks' messages. Throws Error(kMismatch) if one is more than `most`
+/// bytes or negative.
 void read_lengths(const at::Tensor& told, size_t most, std::vector<int64_t>& lengths) {
   const at::Tensor on_host = told.cpu();
   std::copy_n(on_host.const_data_ptr<int64_t>(), lengths.size(), lengths.begin());
@@ -127,7 +127,7 @@ HookCollective StockAllReduce::scatter() {
   const int64_t length = std::accumulate(in_lengths_.begin(), in_lengths_.end(), int64_t{0});
   incoming_ = at::empty({length}, outgoing_.options());
   return {[this](c10d::ProcessGroup& group) {
-            // Copies: Gloo takes them away.
+            // Copies, because Gloo moves them.
             std::vector<int64_t> in = in_lengths_;
             std::vector<int64_t> out = out_lengths_;
             return backend(group)->alltoall_base(incoming_, outgoing_, in, out, {});

@@ -1,12 +1,12 @@
-// The compressed all-reduce over a process group that knows nothing of codecs: Gloo, NCCL.
+// The compressed all-reduce over a process group that knows no codecs: Gloo, NCCL.
 //
-// As over q7x2's own transport, rank r owns the r-th part: it receives every rank's message of that
-// part, adds them up in rank order, and sends the sum, encoded once more, to everybody.
+// As with q7x2's own transport, rank r owns the r-th part: it receives every rank's message of that
+// part, adds them up in rank order, and sends the sum, encoded again, to all ranks.
 //
 //   two collectives: an all-to-all and an all-gather, of the messages
 //   two more, of their lengths, before each of these, for codecs whose messages vary in length
 //
-// Messages are made on the CPU.
+// Messages are encoded on the CPU.
 #pragma once
 
 #include <vector>
@@ -16,23 +16,23 @@
 
 namespace q7x2 {
 
-/// Of one tensor. The steps are to be taken in the order in which they are declared.
+/// The all-reduce of one tensor. The steps must be called in the order in which they are declared.
 class StockAllReduce {
  public:
-  /// At most, for any codec.
+  /// Maximum number of collectives for any codec.
   static constexpr size_t kLanes = 4;
 
-  /// `tensor`: of one dimension, contiguous; replaced by the sum. `errors`: as many elements, fp32,
-  /// added, and what is lost kept in them; may be undefined.
+  /// `tensor`: one dimension, contiguous; replaced by the sum. `errors`: fp32, as many elements;
+  /// they are added, and then receive the new errors. May be undefined.
   StockAllReduce(std::shared_ptr<const Codec> codec, CodecKeys keys, at::Tensor tensor,
                  at::Tensor errors, int rank, int size);
 
-  /// Empty where the lengths are known.
+  /// Empty if the lengths are known.
   std::vector<HookCollective> exchange_lengths();
   HookCollective scatter();
-  /// Adds up what came.
+  /// Adds up the received messages.
   void reduce();
-  /// Empty where the lengths are known.
+  /// Empty if the lengths are known.
   std::vector<HookCollective> gather_lengths();
   HookCollective gather();
   void finish();
@@ -52,7 +52,7 @@ class StockAllReduce {
   const int rank_;
   const int size_;
   at::Tensor values_;       // `tensor` on the CPU
-  at::Tensor host_errors_;  // `errors` there
+  at::Tensor host_errors_;  // `errors` on the CPU
   Coding coding_;
   std::unique_ptr<BlockCoder> coder_;
   at::Tensor outgoing_;  // messages, one after the other

@@ -9,7 +9,7 @@ size_t momentum_kind(const BucketExchange& exchange) {
   return exchange.has_residual ? 1 : 0;
 }
 
-/// What the transform works on beside the values.
+/// Sets the tensors that the transform uses besides the values.
 void give_memory(const BucketExchange& exchange, const GradientTransform& transform,
                  TransformState& state) {
   const ErrorFeedback::Piece& memory = *exchange.memory;

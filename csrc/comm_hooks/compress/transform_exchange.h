@@ -1,4 +1,4 @@
-// A transform at work on one bucket.
+// Applies a transform to one bucket.
 #pragma once
 
 #include "comm_hooks/compress/compressor.h"
@@ -6,15 +6,16 @@
 
 namespace q7x2 {
 
-/// Makes `exchange.values` of the coded gradients: what is sent.
+/// Computes `exchange.values`, which are sent, from the coded gradients.
 void emit(BucketExchange& exchange, const GradientTransform& transform, TransformState& state);
-/// What all ranks sent has been added up. `in_full`: the gradients were sent as they are.
+/// To be called when the sum over all ranks is known. `in_full`: the gradients themselves were
+/// sent.
 void receive(const BucketExchange& exchange, const GradientTransform& transform,
              TransformState& state, bool in_full);
 
-/// The means of gradients that travelled whole become the values that `receive` works on.
+/// Copies the means of gradients that were sent whole to the values that `receive` uses.
 void give_values(const BucketExchange& exchange);
-/// What came out becomes the gradients, if there are values.
+/// Copies the results to the gradients, if there are values.
 void take_values(const BucketExchange& exchange);
 
 }  // namespace q7x2

@@ -10,11 +10,11 @@
 namespace q7x2 {
 namespace {
 
-/// All but the sign.
+/// Ignores the signs.
 template <typename Bits>
 bool all_zero(const std::byte* from, size_t count) {
   constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
-  constexpr size_t kBlock = 64;  // a vector register's worth at least, between two looks
+  constexpr size_t kBlock = 64;  // at least a vector register per test
   while (count > 0) {
     const size_t length = std::min(count, kBlock);
     Bits any = 0;

@@ -1,14 +1,15 @@
-// BlockSparse: each gradient by the way that its density asks for.
+// BlockSparse: reduces each gradient in the way that suits its density.
 //
 //   sparse gradient (nn.Embedding(sparse=True))   rows, by owner
 //   dense, few blocks that are not zero           blocks, by owner
 //   dense, most blocks are not zero               all-reduce
 //
-// Rows and blocks go to their owners as executor/sparse/sparse_all_reduce.h says.
+// Rows and blocks are sent to their owners as executor/sparse/sparse_all_reduce.h describes.
 //
-// The density of a gradient is measured in its mean, which all ranks have, bit by bit: they choose
-// alike without a word. What is not known yet travels in blocks, which costs little if it is dense.
-// Neighbours in a bucket that are reduced in the same way are one collective.
+// The density of a gradient is measured in its mean, which is bit-identical on all ranks: so they
+// make the same choice without a message. A gradient of unknown density is sent in blocks, which
+// costs little even if it is dense. Neighbours in a bucket that are reduced in the same way share
+// one collective.
 #include "comm_hooks/methods/block_sparse.h"
 
 #include <algorithm>

@@ -1,21 +1,21 @@
 // Any codec of q7x2, with error feedback: int8, int4, one bit, top-k.
 //
 // The gradients of a bucket go through the compressed all-reduce as one tensor: encoded once by
-// each rank, added by the owner of each part, encoded once more. What both roundings lose stays in
-// the residual and is added to the next gradient:
+// each rank, added by the owner of each part, and encoded once more. The residual stores the errors
+// of both roundings, and is added to the next gradient:
 //
 //   x = residual + gradient / ranks;  (sum, lost) = coded_all_reduce(x);  residual = lost
 //
-// Residuals and results together are exactly the sum of what went in, on whichever rank they lie.
-// Without error feedback the result is biased unless the codec rounds at random (":sr").
+// Residuals and results of all ranks together are exactly the sum of the inputs. Without error
+// feedback the result is biased unless the codec rounds at random (":sr").
 //
-// Selections, and groups of elements that share a scale, lie within one parameter. So a parameter
-// has a message of its own if it is selected from. Others share one, with padding between them
-// (group_padding.h).
+// Selections, and groups of elements that share a scale, never extend over two parameters. So a
+// parameter has its own message if the codec selects from it. Others share a message, with padding
+// between them (group_padding.h).
 //
-//   collectives   one for each codec in use, for each parameter that is selected from, and for all
-//                 that travels whole; all at the same time
-//   bytes         of the codecs
+//   collectives   one per codec in use, one per parameter that is selected from, and one for all
+//                 gradients that are sent whole; all at the same time
+//   bytes         those of the codecs
 //   memory        one fp32 copy of the coded parameters, two if steps may be skipped
 // Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback
 // fixes SignSGD and other gradient compression schemes", 2019.
@@ -53,7 +53,7 @@ OptionFields<CodecOptions> codec_fields() {
            "step 0.")
       .add("per_parameter", &CodecOptions::per_parameter,
            "Groups of elements that share a scale, and selections, lie within one parameter each: "
-           "a layer of small gradients does not starve beside one of large gradients.")
+           "a layer of small gradients does not suffer from one of large gradients.")
       .add("over_stock", &CodecOptions::over_stock,
            "The collectives of every process group are used instead of q7x2's own.")
       .add("edges", &CodecOptions::edges,
@@ -62,11 +62,11 @@ OptionFields<CodecOptions> codec_fields() {
            "The seed of codecs that round or sample at random.");
 }
 
-/// Gradients of one bucket that go through one codec: consecutive ones of the exchange.
+/// Consecutive gradients of the exchange that go through one codec.
 struct Part {
   CodecPtr codec;
-  bool is_shared = false;  ///< by gradients that may lie beside each other
-  bool is_padded = false;  ///< has elements of no gradient
+  bool is_shared = false;  ///< several gradients may share its message
+  bool is_padded = false;  ///< has elements that belong to no gradient
   size_t first = 0;
   size_t count = 0;
   int64_t offset = 0;   ///< in the memory
@@ -76,8 +76,8 @@ struct Part {
 
 class CodecCompressor final : public Compressor {
  public:
-  /// Throws Error(kInvalidArgument) for a codec that does not exist, cannot keep errors (with error
-  /// feedback) or cannot travel over stock collectives, and for edges that do not exist.
+  /// Throws Error(kInvalidArgument) for a codec that does not exist, that cannot keep errors (with
+  /// error feedback) or cannot be used over stock collectives, and for edges that do not exist.
   CodecCompressor(const HookContext& context, const CompressingOptions& compressing,
                   CodecOptions options)
       : Compressor(context, compressing),
@@ -94,7 +94,7 @@ class CodecCompressor final : public Compressor {
     return padded_numel(codec->spec().value, numel);
   }
 
-  /// Gradients of one codec that may share a message lie together.
+  /// Makes gradients with the same codec neighbours if they may share a message.
   void arrange(const Bucket& bucket, std::vector<size_t>& coded) const override {
     std::vector<std::pair<std::pair<const Codec*, bool>, std::vector<size_t>>> by_message;
     for (const size_t i : coded) {
@@ -112,13 +112,13 @@ class CodecCompressor final : public Compressor {
 
   std::unique_ptr<Encoding> begin(BucketExchange& exchange) override;
 
-  /// `level`: a codec's name.
+  /// `level`: the name of a codec.
   void check(size_t, const std::string& level) const override { decided(level); }
 
  private:
   friend class CodecEncoding;
 
-  /// A gradient can lie beside others: no selection reaches from one to the next.
+  /// Whether gradients may share a message: not if the codec's selection would extend over several.
   bool shares_message(const Codec& codec) const {
     return !options_.per_parameter || codec.spec().select == SelectKind::kAll;
   }
@@ -142,7 +142,7 @@ class CodecCompressor final : public Compressor {
     return codec;
   }
 
-  /// The codec of this name, which a policy has decided on.
+  /// The codec of this name, which a policy has chosen.
   CodecPtr decided(const std::string& name) const {
     auto found = decided_.find(name);
     if (found == decided_.end()) found = decided_.emplace(name, checked(name)).first;
@@ -169,8 +169,8 @@ class CodecEncoding final : public Encoding {
       : compressor_(compressor), exchange_(exchange) {
     for (size_t i = 0; i < exchange.coded.size(); ++i) {
       CodecPtr codec = compressor.codec_of(exchange.gradient(i).parameter, exchange.bucket.step);
-      // The owner of a part keeps what rounding its sum loses, so it must send that along without a
-      // gradient of its own.
+      // The owner of a part keeps the error of rounding its sum, so it must send this error even if
+      // it has no gradient itself.
       exchange.counts_uses |= exchange.has_residual || !codec->traits().keeps_zeros;
       const bool shares = compressor.shares_message(*codec);
       if (parts_.empty() || parts_.back().codec != codec || !shares || !parts_.back().is_shared) {
@@ -179,7 +179,7 @@ class CodecEncoding final : public Encoding {
       }
       Part& part = parts_.back();
       ++part.count;
-      // Behind the last gradient of a part nothing follows that must begin with a group.
+      // After the last gradient of a part, nothing must begin with a new group.
       part.is_padded |= part.count > 1 && end_of(i - 1) < exchange.memory->places[i].first;
     }
   }
@@ -208,7 +208,7 @@ class CodecEncoding final : public Encoding {
     return round;
   }
 
-  /// Over stock collectives: lengths, messages to their owners, lengths, sums to everybody.
+  /// Over stock collectives: lengths, messages to their owners, lengths, sums to all ranks.
   MessageRound fold() override {
     MessageRound round;
     ++folds_;
@@ -254,7 +254,7 @@ class CodecEncoding final : public Encoding {
       part.message = exchange_.values.narrow(0, part.offset, numel);
     } else if (part.count == exchange_.bucket.gradients.size() &&
                numel == exchange_.bucket.buffer.numel()) {
-      part.message = exchange_.bucket.buffer;  // everything goes through one codec
+      part.message = exchange_.bucket.buffer;  // one codec for the whole bucket
     } else {
       part.message = at::empty({numel}, exchange_.bucket.buffer.options());
       for (size_t i = part.first; i < part.first + part.count; ++i) {
@@ -275,13 +275,13 @@ class CodecEncoding final : public Encoding {
 
   // ---- padding
 
-  /// Behind the elements of the i-th gradient, in the memory.
+  /// The end of the i-th gradient in the memory, without padding.
   int64_t end_of(size_t i) const {
     const auto& [first, length] = exchange_.memory->places[i];
     return first + length;
   }
 
-  /// Calls `visit` with the room of each gradient that is followed by padding, and its elements.
+  /// Calls `visit` with the elements of each gradient and its padding, if it has padding.
   template <class Visit>
   void for_each_room(const at::Tensor& packed, const Part& part, Visit visit) const {
     for (size_t i = part.first; i + 1 < part.first + part.count; ++i) {
@@ -301,7 +301,7 @@ class CodecEncoding final : public Encoding {
     if (repeats && part.residual.defined()) for_each_room(part.residual, part, fill);
   }
 
-  /// What came of it is no gradient's.
+  /// Sets the padding of results and residuals to zero.
   void clear_padding(const Part& part) const {
     const auto clear = [](const at::Tensor& room, int64_t numel) {
       room.narrow(0, numel, room.numel() - numel).zero_();

@@ -1,25 +1,25 @@
-// ScaleCom: the largest elements of one rank, sent by all of them. The ranks take turns.
+// ScaleCom: all ranks send the elements that are largest on one rank. The ranks take turns.
 //
-// With a top-k of its own on each rank, the ranks select different elements, and their sum has up
-// to n times as many. Here one rank, the leader, selects for all:
+// If each rank has its own top-k, the ranks select different elements, and their sum has up to n
+// times as many. Here one rank, the leader, selects for all:
 //
 //   x = residual + gradient / ranks
-//   leader:      S = places of the k largest |x| of each parameter      broadcast
+//   leader:      S = indices of the k largest |x| of each parameter     broadcast
 //   every rank:  x[S]                                                   all-reduce
 //   results: the sum in S, 0 elsewhere;   residual = x without S
 //
-// The next step has the next rank as its leader. Residuals of different ranks resemble each other,
-// because they hold what has not been sent for long, so the leader's places are good for all.
+// In the next step the next rank is the leader. The residuals of different ranks are similar,
+// because they contain what has not been sent for long, so the leader's indices are good for all.
 //
-//   collectives   a broadcast and an all-reduce, on any process group; whole gradients travel with
-//                 the broadcast
-//   bytes         4 k of places and 4 k of values, however many ranks there are; both kinds of
-//                 collective add up on the way, as gradients do
-//   compute       one selection, on one rank; no codec, so all of it happens on the device
+//   collectives   a broadcast and an all-reduce, on any process group; whole gradients are sent
+//                 with the broadcast
+//   bytes         4 k of indices and 4 k of values, for any number of ranks; both kinds of
+//                 collectives add up on the way, as for gradients
+//   compute       one selection, on one rank; no codec, so all of it runs on the device
 //   memory        one fp32 copy of the compressed parameters, two if steps may be skipped
 //
-// It wins over top-k by codec where many ranks would make the sum dense, and on devices of groups
-// that are not q7x2's, where codecs work on the CPU.
+// It is better than the top-k codec if many ranks would make the sum dense, and on devices with
+// process groups of others, for which codecs run on the CPU.
 // Chen, Ni, et al., "ScaleCom: scalable sparsified gradient compression for communication-efficient
 // distributed training", 2020.
 #include <algorithm>
@@ -70,7 +70,7 @@ class CyclicTopKEncoding final : public Encoding {
  public:
   CyclicTopKEncoding(CyclicTopK& compressor, BucketExchange& exchange)
       : compressor_(compressor), exchange_(exchange) {
-    // A leader without a gradient selects by its residual.
+    // A leader without a gradient selects from its residual.
     exchange.counts_uses = exchange.has_residual;
   }
 
@@ -98,7 +98,7 @@ class CyclicTopKEncoding final : public Encoding {
     return round;
   }
 
-  /// The values, and behind them NaN if this rank has Inf or NaN anywhere, else 0.
+  /// The values, followed by NaN if this rank has Inf or NaN anywhere, otherwise 0.
   MessageRound fold() override {
     const PhaseTimer timer = exchange_.bucket.time("gather");
     places_ = places_.to(at::kLong);
@@ -124,7 +124,7 @@ class CyclicTopKEncoding final : public Encoding {
   }
 
  private:
-  /// This rank's contribution to the mean, with its residual.
+  /// Computes this rank's contribution to the mean, with its residual.
   void load() {
     const ErrorFeedback::Piece& memory = *exchange_.memory;
     x_ = at::empty({memory.numel}, exchange_.bucket.buffer.options().dtype(at::kFloat));
@@ -144,7 +144,7 @@ class CyclicTopKEncoding final : public Encoding {
     return count;
   }
 
-  /// Places of the largest elements of each parameter.
+  /// The indices of the largest elements of each parameter.
   at::Tensor select() const {
     const at::Tensor magnitudes = x_.abs();
     std::vector<at::Tensor> parts;
@@ -159,8 +159,8 @@ class CyclicTopKEncoding final : public Encoding {
 
   CyclicTopK& compressor_;
   BucketExchange& exchange_;
-  at::Tensor x_;       // laid out as the memory
-  at::Tensor places_;  // in `x_`
+  at::Tensor x_;       // in the layout of the memory
+  at::Tensor places_;  // indices into `x_`
   at::Tensor values_;
 };
 

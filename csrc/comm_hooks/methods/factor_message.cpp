@@ -14,7 +14,7 @@ const char* codec_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? "fp16" : "bf16";
 }
 
-/// Whether no message of the tensor's sum leaves the host or its memory. The same on all ranks.
+/// Whether all messages of the tensor's sum use the host's memory. The same on all ranks.
 bool stays_on_host(c10d::ProcessGroup& group, const at::Tensor& tensor) {
   const auto backend = group.getBackend(tensor.device().type());
   auto* const ours = dynamic_cast<ProcessGroupQ7x2*>(backend.get());
@@ -23,8 +23,8 @@ bool stays_on_host(c10d::ProcessGroup& group, const at::Tensor& tensor) {
   return std::ranges::all_of(hosts, [&](int host) { return host == hosts[0]; });
 }
 
-/// The sum of `factors`, in place. Ranks of one host add them as they are, because rounding takes
-/// longer than to copy twice the bytes. Otherwise `lost` becomes what the codec loses.
+/// Sums `factors` in place. Ranks of one host add them without rounding, because rounding takes
+/// longer than copying twice the bytes. Otherwise `lost` becomes the error of the codec.
 HookCollective rounded_sum(const std::shared_ptr<const Codec>& codec, const at::Tensor& factors,
                            const std::shared_ptr<at::Tensor>& lost) {
   const auto start = [=](c10d::ProcessGroup& group) {
@@ -32,7 +32,7 @@ HookCollective rounded_sum(const std::shared_ptr<const Codec>& codec, const at::
     *lost = at::zeros_like(factors);
     ProcessGroupQ7x2::CodedOptions how;
     how.errors = {*lost};
-    how.step = 0;  // nothing is drawn
+    how.step = 0;  // no random numbers are used
     return coded_sum(*codec, factors, std::move(how)).start(group);
   };
   return {start, coded_sum(*codec, factors, {}).bytes};
@@ -54,7 +54,7 @@ std::vector<HookCollective> FactorMessage::sum_and_keep_own(const HookContext& c
     own_ = factors().clone();
     return sum();
   }
-  // In place, unless what is computed with is wider than what codecs take.
+  // In place, unless the elements are wider than codecs accept.
   own_ = factors().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   const bool is_wider = elements_.scalar_type() != at::kFloat;
   if (is_wider) rounded_ = own_.clone();
@@ -66,7 +66,7 @@ std::vector<HookCollective> FactorMessage::sum_and_keep_own(const HookContext& c
     *lost_ = at::zeros_like(sum);
     stock_ = std::make_shared<StockAllReduce>(codec, CodecKeys{}, sum, *lost_, context.rank,
                                               context.world_size);
-    stock_->exchange_lengths();  // they are known
+    stock_->exchange_lengths();  // the lengths are known
     collectives.push_back(stock_->scatter());
     is_scattering_ = true;
   } else {

@@ -1,14 +1,14 @@
 // PowerSGD of a whole bucket: its gradients, one after the other, folded into one square matrix.
 //
-//   bytes     4 r sqrt(N) for 4 N, in two collectives, with factors in 16 bits (in three over
+//   bytes     4 r sqrt(N) instead of 4 N, in two collectives, with factors in 16 bits (three over
 //             process groups of others)
-//   compute   4 N r multiply-adds a rank
+//   compute   4 N r multiply-adds per rank
 //
-// One matrix product a bucket, and fewer bytes than matrix by matrix, for an approximation that
-// knows nothing of rows and columns: worth it where communication is all, and with residuals. It
-// compresses vectors as well, and gradients that are shards of others.
+// It has one matrix product per bucket, and fewer bytes than matrix by matrix, but the
+// approximation ignores rows and columns. It is worth it if communication dominates, and with
+// residuals. It compresses vectors as well, and gradients that are shards of others.
 //
-// The basis belongs to the bucket: where DDP lays its buckets out anew, it starts anew.
+// The basis belongs to the bucket: if DDP rebuilds its buckets, it starts again.
 // Vogels et al., "PowerSGD", 2019; `batched_powerSGD_hook` of PyTorch.
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ OptionFields<FlatLowRankOptions> flat_low_rank_fields() {
       .add("random_seed", &FlatLowRankOptions::random_seed, "The seed of random factors.");
 }
 
-/// Columns and rows of the smallest square that holds so many elements.
+/// Number of columns and rows of the smallest square that holds this many elements.
 int64_t side_of(int64_t numel) {
   auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(numel))));
   while (side * side < numel) ++side;
@@ -82,7 +82,7 @@ class FlatLowRank final : public Compressor {
   void abort() override { next_bases_.clear(); }
 
   void save(HookState& shared, HookState&) const override {
-    shared[kBasis];  // a checkpoint is loaded into what a new hook has
+    shared[kBasis];  // a new hook has this kind, too, so a checkpoint can be loaded
     for (const auto& [index, basis] : bases_) shared[kBasis][std::to_string(index)] = basis.clone();
     shared["iterations"]["count"] = at::scalar_tensor(static_cast<int64_t>(iterations_), at::kLong);
   }
@@ -117,7 +117,7 @@ class FlatLowRank final : public Compressor {
   const FlatLowRankOptions options_;
   std::map<size_t, at::Tensor> bases_;  // Q, orthonormal, by index of the bucket
   std::map<size_t, at::Tensor> next_bases_;
-  uint64_t iterations_ = 0;  // steps that moved a basis
+  uint64_t iterations_ = 0;  // number of steps that updated a basis
 };
 
 class FlatEncoding final : public Encoding {
@@ -167,7 +167,8 @@ class FlatEncoding final : public Encoding {
     at::Tensor next = memory.next[kResidual];
     next.copy_(matrix_.flatten().narrow(0, 0, memory.numel));
     if (exchange_.source(0).scalar_type() == flat.scalar_type()) return;
-    for (size_t i = 0; i < exchange_.coded.size(); ++i) {  // what a narrow type cannot hold
+    // values that a narrow type cannot represent
+    for (size_t i = 0; i < exchange_.coded.size(); ++i) {
       memory.next_of(kResidual, i)
           .add_(memory.at(flat, i) - exchange_.source(i), exchange_.mean_share);
     }
@@ -186,7 +187,7 @@ class FlatEncoding final : public Encoding {
     return {compressor_.options_.factor_dtype, compressor_.options_.over_stock};
   }
 
-  /// This rank's contribution to the mean, with its residual.
+  /// Computes this rank's contribution to the mean, with its residual.
   void load() {
     const ErrorFeedback::Piece& memory = *exchange_.memory;
     const int64_t side = side_of(memory.numel);

@@ -1,38 +1,40 @@
-// PowerSGD: one step of power iteration a training step, started from where the last one ended.
+// PowerSGD: one step of power iteration per training step, started from the result of the last one.
 //
-// The gradient of a weight is a matrix M, n x m, and most of it lies in few directions. With an
-// m x r matrix Q of orthonormal columns, and sums over the ranks,
+// The gradient of a weight is a matrix M, n x m, that is mostly in few directions. With an m x r
+// matrix Q of orthonormal columns, and sums over the ranks,
 //
 //   P = orthonormal(sum M Q)     n x r, one all-reduce
 //   Q' = sum M^T P               m x r, one all-reduce
 //   mean of the gradients ~ P Q'^T,   next Q = orthonormal(Q')
 //
-// Both products are linear in M, so they are summed on the way like any gradient, by any algorithm.
-// Of its M, a rank has put P (M^T P)^T into the mean. The rest is its residual, and is added to its
-// next gradient. The residuals of all ranks are together what the mean lacks. (In PyTorch's hook
-// each rank takes the mean off its M. The sum is the same, but what each keeps grows where the
+// Both products are linear in M, so they are summed like any gradient, by any algorithm. A rank has
+// contributed P (M^T P)^T to the mean. The rest of its M is its residual, and is added to its next
+// gradient. The residuals of all ranks together are what the mean lacks. (In PyTorch's hook each
+// rank subtracts the mean from its M. The sum is the same, but each rank's residual grows if the
 // gradients of ranks differ, and is wrong as soon as a rank has no gradient to send it with.)
 //
-// A rank keeps M and its factors, and takes their product off M where it adds the next gradient.
-// That saves a pass over the matrices, and at the end of a step only the gradients are waited for.
+// A rank stores M and its factors, and subtracts their product from M when it adds the next
+// gradient. That saves a pass over the matrices, and at the end of a step only the gradients are
+// waited for.
 //
-//   bytes     2 r (n + m) for 4 n m, with factors in 16 bits; vectors and small matrices travel
-//             whole, at the same time as P
-//   compute   4 n m r multiply-adds a rank, in three passes over M (kernels/cpu/low_rank.h)
+//   bytes     2 r (n + m) instead of 4 n m, with factors in 16 bits; vectors and small matrices are
+//             sent whole, at the same time as P
+//   compute   4 n m r multiply-adds per rank, in three passes over M (kernels/cpu/low_rank.h)
 //
-// `alternating` takes only one of the two products a step: M Q now, M^T P with the P it gave in the
-// next step. One collective a step and half of the bytes, for a basis that follows the gradients
-// half as fast; with error feedback that is hardly worse.
+// `alternating` computes only one of the two products per step: M Q in one step, and M^T P with the
+// resulting P in the next. That is one collective per step and half the bytes, but the basis
+// follows the gradients half as fast; with error feedback that is hardly worse.
 //
-// A warm basis can stay away from a direction that has become large, because power iteration finds
-// only what the basis is not orthogonal to. `reset_every` starts again from random factors now and
-// then, a plain form of what PowerSGD+ (arXiv 2509.11254, 2025) does with singular vectors.
+// A warm basis can miss a direction that has become large, because power iteration only finds
+// directions that are not orthogonal to the basis. `reset_every` starts again from random factors
+// now and then, a simple form of what PowerSGD+ (arXiv 2509.11254, 2025) does with singular
+// vectors.
 //
 // A policy can lower the rank of a matrix and raise it again. A lower rank keeps the first columns
 // of the basis, which follow the largest directions; a higher one adds random columns.
 //
-// It wins wherever the network is slower than three passes over the gradients, for matrices of low
-// rank, which those of dense layers are. Embeddings of rare tokens are not.
+// It wins if the network is slower than three passes over the gradients, for matrices of low rank.
+// Those of dense layers are, but embeddings of rare tokens are not.
 // Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
 // optimization", 2019.
 #include <memory>
@@ -89,7 +91,7 @@ class LowRank final : public Compressor {
   at::ScalarType memory_dtype(at::ScalarType gradients) const override {
     return MatrixStacks::compute_dtype(gradients);
   }
-  /// `level`: a rank.
+  /// `level`: a rank, as text.
   void check(size_t parameter, const std::string& level) const override {
     stacks_.check_rank(parameter, level);
   }
@@ -169,8 +171,8 @@ class LowRankEncoding final : public Encoding {
     }
   }
 
-  /// Each stack's next basis comes from the product it has just got. A matrix that no rank used has
-  /// a product of zeros, and keeps the basis it had.
+  /// Each stack's next basis is computed from its latest product. A matrix that no rank used has a
+  /// product of zeros, and keeps its old basis.
   void finish() override {
     const PhaseTimer timer = exchange_.bucket.time("orthonormalise");
     const auto& products = options_.alternating ? first_ : second_;
@@ -195,21 +197,22 @@ class LowRankEncoding final : public Encoding {
     return matrices;
   }
 
-  /// The round whose sums are applied: what this rank puts in is taken off its residuals.
+  /// The round whose sums are applied: this rank's contribution is subtracted from its residuals.
   MessageRound last_round() {
     auto collectives =
         exchange_.has_residual ? message_.sum_and_keep_own(stacks_.context()) : message_.sum();
     return {std::move(collectives), message_.has_next() ? Rest::kCollectives : Rest::kNone};
   }
 
-  /// P and Q'^T; or with `alternating` what was sent and the transposed basis, or the other way.
+  /// P and Q'^T; with `alternating` the factor that was sent and the transposed basis, or the
+  /// reverse.
   static Factors factors(const at::Tensor& kept, const at::Tensor& sent, bool sends_left) {
     const auto& [left, right] = sends_left ? std::pair(sent, kept) : std::pair(kept, sent);
     return {left.contiguous(), right.mT().contiguous()};
   }
 
-  /// The products of all stacks, one after the other, where M^T P has `rank` long rows; views with
-  /// `rank` columns.
+  /// The products of all stacks, one after the other, as views with `rank` columns. M^T P is stored
+  /// as `rank` long rows.
   std::vector<at::Tensor> products_in(const at::Tensor& packed, bool left) const {
     std::vector<at::Tensor> products;
     int64_t offset = 0;
@@ -224,7 +227,7 @@ class LowRankEncoding final : public Encoding {
     return products;
   }
 
-  /// [side | `products`].
+  /// The layout is [side | `products`].
   FactorMessage new_message(int64_t side, bool left, std::vector<at::Tensor>& products) const {
     int64_t numel = side;
     for (const auto& stack : layout_.stacks) {

@@ -1,4 +1,4 @@
-// What PowerSGD can be asked for; see low_rank.cpp.
+// The options of PowerSGD; see low_rank.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace q7x2 {
 
 struct LowRankOptions {
-  std::vector<int64_t> ranks;  ///< the largest that a policy may ask for
+  std::vector<int64_t> ranks;  ///< the largest ranks that a policy may choose
   int64_t default_rank = 1;
   double min_compression_rate = 2;
   bool warm_start = true;

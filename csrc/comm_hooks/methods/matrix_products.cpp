@@ -13,7 +13,7 @@ size_t to_size(int64_t count) {
   return static_cast<size_t>(count);
 }
 
-/// kernels/cpu/low_rank.h is for these.
+/// Whether kernels/cpu/low_rank.h supports the tensor.
 bool is_fast(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat;
 }
@@ -24,7 +24,8 @@ bool are_fast(const at::Tensor& matrices, const std::vector<at::Tensor>& others)
          });
 }
 
-/// Calls f(begin, end) for n rows, or columns, of m, in as many threads as the hook has.
+/// Calls f(begin, end) for ranges of n rows (or columns) of m elements, in as many threads as the
+/// hook has.
 template <typename F>
 void for_blocks(int64_t n, int64_t m, F&& f) {
   constexpr int64_t kGrain = 1 << 16;  // elements
@@ -39,7 +40,7 @@ struct Accumulate {
   float* product = nullptr;
 };
 
-/// What this rank owes of a member and its share of a gradient; see kernels/cpu/low_rank.h.
+/// Adds the residual of a member and its share of a gradient; see kernels/cpu/low_rank.h.
 void accumulate(const Stack& stack, int64_t row, const Accumulate& what) {
   const auto& [n, m, rank] = stack.shape;
   for_blocks(n, m, [&, n = n, m = m, rank = rank](int64_t begin, int64_t end) {
@@ -74,7 +75,7 @@ void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, d
   const auto& [n, m, rank] = stack.shape;
   const bool fast = are_fast(stack.next_owed, gradients);
   if (!fast) write_down(stack);
-  at::Tensor bases;  // if M Q is made in the pass that makes M
+  at::Tensor bases;  // if M Q is computed in the pass that computes M
   if (fast && left) bases = stack.basis.mT().contiguous();
   for (int64_t row = 0; row < stack.count(); ++row) {
     const at::Tensor& gradient = gradients[to_size(row)];
@@ -97,7 +98,7 @@ void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, d
       at::mul_out(target, gradient, at::scalar_tensor(share, target.scalar_type()));
     }
   }
-  if (stack.is_in_place()) stack.paid = {};  // M is what is owed
+  if (stack.is_in_place()) stack.paid = {};  // M itself is the residual
   if (!bases.defined()) multiply(stack.next_owed, stack.basis, left, product);
 }
 
@@ -117,7 +118,7 @@ void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left, at
     }
     return;
   }
-  // Transposed, as a few long rows: BLAS libraries are up to ten times slower at a few columns.
+  // Transposed, as a few long rows: BLAS libraries are up to ten times slower with a few columns.
   const at::Tensor rows = basis.mT().contiguous();
   product.copy_(at::bmm(rows, left ? matrices.mT() : matrices).mT());
 }

@@ -1,7 +1,8 @@
-// The three products of PowerSGD on stacks of matrices, and residuals that are not written down.
+// The three products of PowerSGD on stacks of matrices, and residuals that are not stored
+// explicitly.
 //
 // On the CPU in fp32 they are the passes of kernels/cpu/low_rank.h, each of which reads a matrix
-// once; else they are ATen's.
+// once; otherwise they use ATen.
 #pragma once
 
 #include <vector>
@@ -18,13 +19,13 @@ void load_and_multiply(Stack& stack, const std::vector<at::Tensor>& gradients, d
 /// M Q (`left`), or M^T P.
 void multiply(const at::Tensor& matrices, const at::Tensor& basis, bool left, at::Tensor& product);
 
-/// The product of the sums' factors into the means, n x m each. If the stack has residuals, they
-/// become M less the product of `own`, this rank's factors, and less `mean_share`, 1 / ranks, of
-/// what the means lose if their type is narrower.
+/// Writes the product of the sums' factors to the means, n x m each. If the stack has residuals,
+/// they become M - product of `own` (this rank's factors) - `mean_share` (1 / ranks) * the rounding
+/// error of the means, if their type is narrower.
 void expand(Stack& stack, const Factors& sums, const Factors& own,
             const std::vector<at::Tensor>& means, double mean_share);
 
-/// Replaces M and what was paid of it by the residual.
+/// Computes the residual explicitly, and stores it as M.
 void write_down(Stack& stack);
 
 }  // namespace q7x2

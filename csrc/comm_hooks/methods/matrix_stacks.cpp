@@ -15,7 +15,7 @@
 namespace q7x2 {
 namespace {
 
-/// FNV-1a, which is the same everywhere.
+/// FNV-1a, which gives the same result on every machine.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037U;
   for (const char c : text) {
@@ -32,21 +32,21 @@ std::optional<at::Tensor> find(const HookState& state, const char* kind, const s
   return tensor->second;
 }
 
-/// As many rows at each turn and as many columns at each rank, so that any state can be loaded into
-/// the tensors of another.
+/// Pads the basis to the same number of rows at each turn, and of columns at each rank, so that any
+/// state can be loaded into the tensors of another.
 at::Tensor padded(const at::Tensor& basis, int64_t rows, int64_t columns) {
   const at::Tensor all = basis.new_zeros({rows, columns});
   all.narrow(0, 0, basis.size(0)).narrow(1, 0, basis.size(1)).copy_(basis);
   return all;
 }
 
-/// The columns of a saved basis: behind the last of its rank there are zeros.
+/// The columns of a saved basis, without the zeros after the last one.
 at::Tensor without_zeros(const at::Tensor& padded) {
   const auto columns = padded.ne(0).any(0).sum().item<int64_t>();
   return padded.narrow(1, 0, std::max<int64_t>(columns, 1)).clone();
 }
 
-/// The rank that a policy's text stands for; 0 if it is none.
+/// The rank in a policy's text; 0 if it is not a number.
 int64_t rank_in(const std::string& text) {
   return std::max<int64_t>(parse_number<int64_t>(text).value_or(0), 0);
 }
@@ -228,7 +228,7 @@ void MatrixStacks::randomise(StackLayout& layout, const BucketExchange& exchange
   }
   if (bases.empty()) return;
   // All in one copy, for which the host waits once. It is a new tensor, because the last basis may
-  // be a factor of what was paid.
+  // be a factor of the residual.
   const at::Tensor all = at::cat(bases).to(exchange.bucket.buffer.device());
   int64_t offset = 0;
   for (const auto& stack : layout.stacks) {

@@ -1,10 +1,10 @@
-// CholeskyQR2: A = Q R with R from the Cholesky factor of AᵀA, then the same once more for what
-// rounding left. It is two matrix products and a small triangular solve, for a whole batch at once,
-// where Householder and Gram-Schmidt go column by column. AᵀA squares the condition number; in fp64
-// that leaves room for matrices of condition 1e7, which is all of fp32's precision. Where a matrix
-// of the batch has lost rank, or is close to it, Householder QR takes the batch: it has an
-// orthonormal answer for every matrix. Yamamoto et al., "Roundoff error analysis of the CholeskyQR2
-// algorithm", 2015.
+// CholeskyQR2: A = Q R with R from the Cholesky factor of AᵀA, and then the same again to remove
+// the rounding error. It needs two matrix products and a small triangular solve, for a whole batch
+// at once, whereas Householder and Gram-Schmidt proceed column by column. AᵀA squares the condition
+// number; in fp64 that leaves room for matrices of condition 1e7, which is all of fp32's precision.
+// If a matrix of the batch has lost rank, or nearly so, Householder QR is used for the batch: it
+// gives an orthonormal result for every matrix.
+// Yamamoto et al., "Roundoff error analysis of the CholeskyQR2 algorithm", 2015.
 #include "comm_hooks/methods/orthonormal.h"
 
 #include <cmath>
@@ -14,16 +14,16 @@
 namespace q7x2 {
 namespace {
 
-constexpr double kSmallestPivot = 1e-7;  // of R, against its largest
+constexpr double kSmallestPivot = 1e-7;  // pivot of R, relative to its largest
 
-/// A batch on its way through CholeskyQR2. If it is not sound, `basis` has no meaning.
+/// A batch during CholeskyQR2. If it is not sound, `basis` is meaningless.
 struct Attempt {
   at::Tensor matrices;  // in fp64
   at::Tensor basis;
   at::Tensor is_sound;  // a scalar, on the device
 };
 
-/// One more pass over the basis so far.
+/// Orthonormalises the current basis once more.
 void cholesky_qr(Attempt& attempt) {
   const at::Tensor gram = at::bmm(attempt.basis.mT(), attempt.basis);
   const auto [lower, info] = at::linalg_cholesky_ex(gram);

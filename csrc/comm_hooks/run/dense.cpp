@@ -1,6 +1,6 @@
-// Dense: every gradient whole. Without a cast it does what DDP does without a hook, to the last
-// bit: multiply by 1 / ranks, then sum. With one, gradients are rounded to 16 bits before and after
-// the sum, which halves the bytes.
+// Dense: every gradient is sent whole. Without a cast the result is bit-identical to DDP's without
+// a hook: multiply by 1 / ranks, then sum. With a cast, gradients are rounded to 16 bits before and
+// after the sum, which halves the bytes.
 //
 //   one collective: B bytes of gradients, or B/2
 //

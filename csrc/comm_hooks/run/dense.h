@@ -8,7 +8,7 @@
 
 namespace q7x2 {
 
-/// `dtype`: of what is sent; the gradients' own if absent.
+/// `dtype`: the type that is sent; empty: the gradients' own.
 std::unique_ptr<Hook> make_dense(const HookContext& context, std::optional<at::ScalarType> dtype);
 
 }  // namespace q7x2

@@ -5,14 +5,14 @@
 namespace q7x2 {
 namespace {
 
-constexpr int64_t kNorms = 3;  // columns before those of the candidates
+constexpr int64_t kNorms = 3;  // number of columns before those of the candidates
 constexpr int64_t kTimes = 2;
 
 int64_t columns_of(const Decision& decision) {
   return kNorms + static_cast<int64_t>(decision.candidates.size());
 }
 
-/// [sources], squared L2 norms in fp32, on the device. An undefined tensor has 0.
+/// [sources], squared L2 norms in fp32, on the device. That of an undefined tensor is 0.
 at::Tensor squared_norms(const std::vector<at::Tensor>& tensors, const at::TensorOptions& options) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& tensor : tensors) {

@@ -1,4 +1,4 @@
-// What a hook is: a coroutine over one bucket, and state that belongs to parameters.
+// Hook: a coroutine over one bucket, and state that belongs to parameters.
 #pragma once
 
 #include <coroutine>
@@ -27,32 +27,33 @@ struct Gradient {
   at::Tensor flat;       ///< one dimension; a view of the bucket's buffer
 };
 
-/// What is left of a bucket behind a collective.
+/// What a bucket does after a collective.
 enum class Rest {
-  kCollectives,  ///< at least one more collective: what leads to it comes first
+  kCollectives,  ///< at least one more collective; the work before it is urgent
   kNone,
 };
 
-/// A collective to be started in a group of its lane's.
+/// A collective to be started in the group of its lane.
 struct HookCollective {
   using Start = std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroup&)>;
 
   Start start;
-  size_t bytes = 0;  ///< of what this rank gives to it; of a selection about as many
+  size_t bytes = 0;  ///< size of this rank's input; approximate for a selection
 
   /// The sum of `message` over all ranks, in place.
   static HookCollective sum(const at::Tensor& message);
 };
 
-/// Where a bucket's collectives go.
+/// The receiver of a bucket's collectives.
 class CollectiveSink {
  public:
   virtual ~CollectiveSink() = default;
-  /// The bucket's mean is there; nobody waits for that of a part.
+  /// The bucket's mean is complete. Ignored for a part of a bucket.
   virtual void reduced() {}
-  /// Starts them, in the bucket's next lane, and resumes the bucket's coroutine when all are over.
+  /// Starts them in the bucket's next lane, and resumes the bucket's coroutine when all are
+  /// complete.
   virtual void start(std::vector<HookCollective> collectives, Rest rest) = 0;
-  /// Called by the coroutine then. Throws what went wrong.
+  /// Called by the coroutine afterwards. Throws the error of a collective that failed.
   virtual void end() = 0;
 };
 
@@ -78,7 +79,7 @@ class PendingCollectives {
   bool started_ = false;
 };
 
-/// Adds the CPU time from here to the end of its scope to a phase.
+/// Adds the CPU time until the end of its scope to a phase.
 class PhaseTimer {
  public:
   PhaseTimer(HookRunner& runner, const Bucket& bucket, const char* phase);
@@ -94,17 +95,16 @@ class PhaseTimer {
   double begin_;
 };
 
-/// One of DDP's buckets on its way through a hook. Used in the hook's thread only.
+/// One of DDP's buckets while a hook processes it. Used only in the hook's thread.
 class Bucket {
  public:
   Bucket(HookRunner& runner, CollectiveSink& sink) : runner_(runner), sink_(&sink) {}
 
-  size_t index = 0;  ///< in DDP's present order; says nothing about what lies in it
+  size_t index = 0;  ///< in DDP's current order; does not identify its contents
   bool is_last = false;
-  uint64_t step = 0;  ///< reductions before this one
-  at::Tensor buffer;  ///< all gradients, one after the other; the hook leaves their mean in it
-  std::vector<Gradient>
-      gradients;  ///< in the order of `buffer`; empty ones and sparse ones left out
+  uint64_t step = 0;  ///< number of reductions before this one
+  at::Tensor buffer;  ///< all gradients, one after the other; the hook replaces them by their mean
+  std::vector<Gradient> gradients;  ///< in the order of `buffer`, without empty and sparse ones
 
   /// The sum of `message` over all ranks, in place.
   PendingCollectives all_reduce(const at::Tensor& message, Rest rest) {
@@ -114,14 +114,14 @@ class Bucket {
     return PendingCollectives(*sink_, std::move(collectives), rest);
   }
   PhaseTimer time(const char* phase) const { return PhaseTimer(runner_, *this, phase); }
-  /// The mean is in `buffer`, which belongs to DDP from now on: what a hook does after this runs
-  /// beside the optimizer. At the coroutine's end at the latest.
+  /// The mean is in `buffer`, which belongs to DDP from now on: what a hook does after this runs in
+  /// parallel with the optimizer. Called at the latest at the end of the coroutine.
   void reduced() { sink_->reduced(); }
   /// A reduced gradient has Inf or NaN, on all ranks: GradScaler will skip this step.
   void overflowed();
-  /// What all ranks together have measured; policies get it when the step is over.
+  /// Sums of what the ranks have measured; policies get them when the step has ended.
   void note_facts(size_t parameter, GradientFacts facts, const StepTimes& times);
-  /// A bucket of the same step, empty, whose collectives go to `sink`.
+  /// An empty bucket of the same step, whose collectives go to `sink`.
   Bucket part(CollectiveSink& sink) const;
 
  private:
@@ -129,7 +129,7 @@ class Bucket {
   CollectiveSink* sink_;
 };
 
-/// What a hook knows of the model and the job.
+/// What a hook knows about the model and the job.
 struct HookContext {
   struct Parameter {
     std::string name;
@@ -139,23 +139,23 @@ struct HookContext {
 
   int rank = 0;
   int world_size = 1;
-  /// A gradient scaler skips steps: what a step changes must be undone exactly.
+  /// Whether a gradient scaler may skip steps: then the effects of a step must be undone exactly.
   bool may_skip = false;
-  std::vector<Parameter> parameters;  ///< grows where DDP reduces one that nobody has named
-  Decision decision;                  ///< of policies; it changes between steps only
+  std::vector<Parameter> parameters;  ///< grows if DDP reduces one that was not named
+  Decision decision;                  ///< that of policies; changes only between steps
   StepTimes last_step;
 };
 
-/// The tensors that a hook remembers: state["residual"]["layer.weight"].
+/// The tensors of a hook's state: state["residual"]["layer.weight"].
 using HookState = std::map<std::string, std::map<std::string, at::Tensor>>;
 
-/// What remembers something from step to step: a hook, or the compressor of one.
+/// Something with state from step to step: a hook, or the compressor of one.
 ///
-/// State is kept by parameter, because DDP lays its buckets out anew after the first step. A step
-/// is a transaction, because one with Inf or NaN in any bucket, or with a collective that fails,
-/// must leave no trace: after its buckets comes `commit` or `abort`. In all that is kept, a
-/// gradient is scaled as this rank's contribution to the mean: divided by the number of ranks. The
-/// sum of the residuals over ranks is then what the mean still lacks.
+/// State is kept by parameter, because DDP rebuilds its buckets after the first step. A step is a
+/// transaction, because a step with Inf or NaN in any bucket, or with a collective that fails, must
+/// not change the state: after its buckets `commit` or `abort` is called. In all state, a gradient
+/// is scaled as this rank's contribution to the mean: divided by the number of ranks. So the sum of
+/// the residuals over the ranks is what the mean still lacks.
 class Stateful {
  public:
   explicit Stateful(const HookContext& context) : context_(context) {}
@@ -163,19 +163,20 @@ class Stateful {
   Stateful(const Stateful&) = delete;
   Stateful& operator=(const Stateful&) = delete;
 
-  /// All buckets of a step are reduced: what they leave behind becomes the state.
+  /// All buckets of a step are reduced: adopts the new state.
   virtual void commit() {}
-  /// The step has not happened. Collectives that failed may still write into its tensors.
+  /// The step is undone. Collectives that failed may still write to its tensors.
   virtual void abort() {}
-  /// Gradients are `factor` times as large from the next step on.
+  /// From the next step on gradients are `factor` times as large.
   virtual void rescale(double factor) { static_cast<void>(factor); }
-  /// Copies, between steps. Equal on all ranks: what is in `shared`. This rank's own: `local`.
+  /// Copies the state, between steps: to `shared` what is equal on all ranks, to `local` this
+  /// rank's own.
   virtual void save(HookState& shared, HookState& local) const {
     static_cast<void>(shared);
     static_cast<void>(local);
   }
-  /// Takes over what `save` gave; absent tensors are as in a hook that has not run. Throws
-  /// Error(kInvalidArgument) for tensors that do not fit, and has then changed nothing.
+  /// Loads the result of `save`; missing tensors get the state of a new hook. Throws
+  /// Error(kInvalidArgument) for tensors that do not fit; then nothing has changed.
   virtual void load(const HookState& shared, const HookState& local) {
     static_cast<void>(shared);
     static_cast<void>(local);
@@ -185,24 +186,24 @@ class Stateful {
   const HookContext& context_;
 };
 
-/// One algorithm. All calls come from the hook's thread.
+/// One algorithm. All functions are called in the hook's thread.
 class Hook : public Stateful {
  public:
   using Stateful::Stateful;
 
-  /// Collectives of a bucket, at most.
+  /// Maximum number of collectives per bucket.
   virtual size_t lanes() const { return 1; }
   /// Replaces `bucket.buffer` by its mean over the ranks.
   virtual Phases reduce(Bucket& bucket) = 0;
-  /// Throws Error(kInvalidArgument) for a policy that the hook cannot give this parameter.
+  /// Throws Error(kInvalidArgument) for a policy that the hook does not support for this parameter.
   virtual void check(size_t parameter, const ParameterPolicy& policy) const;
 };
 
 using MakeHook = std::function<std::unique_ptr<Hook>(const HookContext&)>;
 
-/// True where no element is Inf or NaN; `tensor` may be sparse.
+/// Whether no element is Inf or NaN; `tensor` may be sparse.
 bool all_finite(const at::Tensor& tensor);
-/// Whether results that were finite in fp32 still are: fp16 may be too narrow for them.
+/// Whether results that are finite in fp32 are finite in their own type: fp16 may be too narrow.
 bool fits(const at::Tensor& results);
 
 }  // namespace q7x2

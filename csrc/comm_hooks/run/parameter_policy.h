@@ -1,4 +1,4 @@
-// What policies decide: how each parameter's gradient travels, and what is to be measured.
+// The decisions of policies: how each parameter's gradient is sent, and what is measured.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,20 @@
 
 namespace q7x2 {
 
-/// How the gradient of one parameter travels. It holds for parameters that the hook compresses;
-/// others travel whole.
+/// How the gradient of one parameter is sent. It applies to parameters that the hook compresses;
+/// others are sent whole.
 struct ParameterPolicy {
-  bool whole = false;      ///< not compressed in these steps; what its residual holds goes along
+  bool whole = false;      ///< not compressed in these steps; its residual is sent too
   bool skip = false;       ///< not sent: it is added to the residual, and its mean is zero
-  std::string compressor;  ///< a codec's name, or a rank; empty: what the hook's options say
+  std::string compressor;  ///< name of a codec, or a rank; empty: as in the hook's options
 };
 
-/// Equal on all ranks; it holds from the next step on.
+/// Equal on all ranks. Applies from the next step on.
 struct Decision {
-  std::vector<ParameterPolicy> policies;  ///< by parameter number; those beyond the end are plain
-  bool measures = false;                  ///< the next steps make facts (facts.h)
-  /// Codecs of which the facts tell what each would lose.
+  /// by parameter number; those beyond the end have the default policy
+  std::vector<ParameterPolicy> policies;
+  bool measures = false;  ///< whether the next steps compute facts (facts.h)
+  /// Codecs whose errors the facts contain.
   std::vector<std::string> candidates;
 
   const ParameterPolicy& of(size_t parameter) const {

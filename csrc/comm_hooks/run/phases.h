@@ -1,4 +1,4 @@
-// A coroutine: what a hook does with one bucket, with a pause at each of its collectives.
+// Phases: a coroutine with the work of a hook on one bucket, which pauses at each collective.
 #pragma once
 
 #include <coroutine>
@@ -7,8 +7,8 @@
 
 namespace q7x2 {
 
-/// Owns a coroutine that has not begun. The body runs up to a `co_await` at each `resume`; whoever
-/// is awaited says when that may be. An exception of the body is thrown by the `resume` it ended.
+/// Owns a coroutine that has not begun. Each `resume` runs the body up to the next `co_await`; the
+/// awaited object decides when to resume. If the body throws, that `resume` throws the exception.
 class Phases {
  public:
   struct promise_type {

@@ -13,8 +13,8 @@
 #include "backend/work.h"
 #include "comm_hooks/run/dense.h"
 
-// Each sets the number of threads of the calling thread only, which no function of ATen's does.
-// They are found in the process at run time; a build of torch may come without either.
+// Each sets the number of threads only for the calling thread, which no function of ATen does. They
+// are looked up in the process at run time; a build of torch may lack both.
 extern "C" {
 void omp_set_num_threads(int) __attribute__((weak));
 int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
@@ -24,7 +24,8 @@ namespace q7x2 {
 namespace {
 
 void limit_threads(int count) {
-  at::get_num_threads();  // ATen sets up a thread on first use; ours must come after that
+  // ATen initialises a thread on first use; our setting must come after that
+  at::get_num_threads();
   if (omp_set_num_threads != nullptr) omp_set_num_threads(count);
   if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(count);
 }
@@ -57,7 +58,8 @@ HookJob::~HookJob() {
 }
 
 void HookJob::reduced() {
-  block_at_exit();  // who waits for the future would return to a host program that goes
+  // a thread that waits for the future would return to a host program that is ending
+  block_at_exit();
   if (!future->completed()) future->markCompleted(bucket.buffer);
 }
 
@@ -65,8 +67,8 @@ std::shared_ptr<HookRunner> HookRunner::make(
     std::vector<ProcessGroupPtr> groups, const std::vector<NamedParameter>& parameters,
     const MakeHook& make_hook, int threads, Serves serves, bool may_skip,
     std::function<void(const std::function<void()>&)> without_gil) {
-  // A callback of a future runs in the worker and may hold the last reference, but a thread cannot
-  // wait for its own end.
+  // A callback of a future runs in the worker and may release the last reference, but a thread
+  // cannot join itself.
   const auto destroy = [](HookRunner* runner) {
     if (runner->worker_->is_left_alone()) return;
     if (runner->worker_->is_current()) {
@@ -110,7 +112,7 @@ HookRunner::HookRunner(std::vector<ProcessGroupPtr> groups, int threads, Serves 
 }
 
 HookRunner::~HookRunner() {
-  // The worker may be releasing a tensor, for which it can need the GIL.
+  // The worker may be releasing a tensor, for which it may need the GIL.
   without_gil_([this] {
     worker_->stop();
     jobs_.clear();
@@ -198,7 +200,7 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job,
   jobs_.emplace(job->ticket, job);
   if (serves_ == Serves::kOneModel) {
     if (begins_another_step(*job)) {
-      overflowed_ |= !backward_ended_;  // the backward before this one failed
+      overflowed_ |= !backward_ended_;  // the previous backward failed
       end_step();
     }
     if (!in_step_) begin_step();
@@ -207,7 +209,8 @@ void HookRunner::begin(const std::shared_ptr<HookJob>& job,
     last_index_ = b.index;
     b.step = step_;
   } else {
-    // Nobody can tell the models' steps apart, but all ranks have the buckets in one order.
+    // The steps of several models cannot be distinguished, but all ranks have the buckets in one
+    // order.
     b.step = job->ticket;
     b.index = b.gradients.empty() ? 0 : b.gradients.front().parameter;
   }
@@ -230,20 +233,20 @@ void HookRunner::resume(const std::shared_ptr<HookJob>& job) {
 void HookRunner::finish(HookJob& job) {
   jobs_.erase(job.ticket);
   lanes_.leave(job.ticket, job.next_lane);
-  // In the task that completes the future: whoever asks for the state then finds it at rest.
+  // In the task that completes the future: whoever then reads the state sees it after the step.
   if (is_step_over()) end_step();
   job.reduced();
 }
 
-// The step is undone on this rank, and the state is at rest. Other ranks may wait in collectives
-// that this rank will not start, so these process groups reduce nothing more.
+// The step is undone on this rank, and no step is in flight. Other ranks may wait in collectives
+// that this rank will not start, so these process groups are not used any more.
 void HookRunner::fail(HookJob& job, std::exception_ptr error) {
   block_at_exit();
   if (!failure_) failure_ = as_torch_error(error);
   const auto jobs = std::exchange(jobs_, {});
   if (in_step_) hook_->abort();
   in_step_ = last_bucket_came_ = backward_ended_ = overflowed_ = false;
-  // Whoever is told of the failure finds the state at rest.
+  // Threads that are told of the failure see the state after the step was undone.
   job.future->setErrorIfNeeded(failure_);
   for (const auto& [ticket, other] : jobs) {
     other->future->setErrorIfNeeded(failure_);
@@ -258,7 +261,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
     const c10::OptionalStreamGuard on_stream(stream_);
     job.collectives_begin = monotonic_seconds();
     if (under_way_++ == 0) wire_begin_ = job.collectives_begin;
-    // The runner may be gone when they end: its worker, stopped, then drops this.
+    // The runner may be destroyed before they end; then its worker, which is stopped, drops this.
     const auto left = std::make_shared<std::atomic<size_t>>(collectives.size());
     const auto resume_at_last = [this, left, worker = worker_, ticket = job.ticket,
                                  urgency](size_t ended) {
@@ -288,7 +291,7 @@ void HookRunner::start_collectives(HookJob& job, std::vector<HookCollective> col
 void HookRunner::end_collectives(HookJob& job) {
   if (--under_way_ == 0) wire_seconds_ += monotonic_seconds() - wire_begin_;
   if (job.start_error) std::rethrow_exception(job.start_error);
-  // They are over: this throws what went wrong, or has the stream wait for them.
+  // They are complete: this throws their errors, or makes the stream wait for them.
   for (const auto& work : job.works) work->wait();
   job.works.clear();
   record({job.bucket.step, job.bucket.index, "collective", job.next_lane - 1, job.collectives_begin,

@@ -1,7 +1,8 @@
-// Where a step of a model begins and ends.
+// When a step of a model begins and ends, what policies decide before it, and what they learn from
+// it.
 //
-// A step is the buckets of one backward. DDP says which bucket is the last; where it may leave
-// buckets out, the end of the backward is that of the step.
+// A step is the buckets of one backward. DDP marks the last bucket. If DDP may leave out buckets,
+// the step ends with the backward.
 #include <utility>
 
 #include "comm_hooks/run/backward_end.h"
@@ -9,16 +10,26 @@
 
 namespace q7x2 {
 
+void HookRunner::begin_step() {
+  in_step_ = true;
+  const double now = monotonic_seconds();
+  if (step_begin_ > 0) context_.last_step = {now - step_begin_, wire_seconds_};
+  step_begin_ = now;
+  wire_seconds_ = 0;
+  facts_ = {};
+}
+
 void HookRunner::expect_fewer_buckets() {
   worker_->run([this] { buckets_may_be_missing_ = true; });
 }
 
-/// Backwards of parts of the model, by which checkpointing computes activations again, end too.
+/// Other backwards may end too: checkpointing recomputes parts of the model with their own
+/// backwards.
 void HookRunner::await_end_of_backward() {
   const int backward = current_backward();
   if (serves_ == Serves::kManyModels || backward == -1 || backward == awaited_) return;
   awaited_ = backward;
-  // The runner may be gone then: its worker, stopped, drops this.
+  // The runner may be destroyed by then; then its worker, which is stopped, drops this.
   when_backward_ends([this, worker = worker_] {
     worker->post(Worker::Urgency::kNow, [this] {
       if (!in_step_) return;
@@ -53,6 +64,21 @@ void HookRunner::end_step() {
   keep ? hook_->commit() : hook_->abort();
   ++stats_.steps;
   stats_.skipped_steps += keep ? 0 : 1;
+}
+
+void HookRunner::decide(Decision decision) {
+  between_steps([&] {
+    for (size_t number = 0; number < decision.policies.size(); ++number) {
+      hook_->check(number, decision.policies[number]);
+    }
+    context_.decision = std::move(decision);
+  });
+}
+
+std::optional<StepFacts> HookRunner::take_facts() {
+  std::optional<StepFacts> facts;
+  worker_->run([&] { facts = in_step_ ? std::nullopt : std::exchange(last_facts_, std::nullopt); });
+  return facts;
 }
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// What a hook did: bytes, CPU time by phase, and on demand a timeline.
+// Statistics of a hook: bytes, CPU time by phase, and optionally a timeline.
 #pragma once
 
 #include <chrono>
@@ -12,19 +12,20 @@ namespace q7x2 {
 
 struct HookStats {
   uint64_t steps = 0;
-  uint64_t skipped_steps = 0;  ///< had Inf or NaN in a reduced gradient; left the state as it was
+  /// had Inf or NaN in a reduced gradient, so the state did not change
+  uint64_t skipped_steps = 0;
   uint64_t buckets = 0;
-  uint64_t gradient_bytes = 0;                ///< of the buckets, as DDP gave them
-  uint64_t message_bytes = 0;                 ///< of what went into collectives in their place
-  std::map<std::string, double> cpu_seconds;  ///< of the hook's thread, by phase
+  uint64_t gradient_bytes = 0;                ///< size of the buckets
+  uint64_t message_bytes = 0;                 ///< size of the inputs of collectives
+  std::map<std::string, double> cpu_seconds;  ///< by phase, in the hook's thread
 };
 
 /// One phase or one collective of a bucket.
 struct HookEvent {
   uint64_t step = 0;
   size_t bucket = 0;
-  std::string name;  ///< of a phase, or "collective"
-  size_t lane = 0;   ///< of a "collective"
+  std::string name;  ///< name of a phase, or "collective"
+  size_t lane = 0;   ///< for a "collective"
   double begin = 0;  ///< seconds of the monotonic clock
   double end = 0;
 };

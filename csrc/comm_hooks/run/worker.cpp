@@ -71,7 +71,7 @@ void Worker::loop() {
     queue.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds is released without the lock
+    task = nullptr;  // what it owns is released without the lock
     lock.lock();
   }
 }

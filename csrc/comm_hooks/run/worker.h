@@ -11,34 +11,33 @@
 
 namespace q7x2 {
 
-/// Runs what is posted, one after another: everything that is urgent first, in order; then the
-/// rest, in order.
+/// Runs tasks one after another: first all urgent ones, in order; then the others, in order.
 class Worker {
  public:
   enum class Urgency {
-    kNow,    ///< leads to a collective, for which other ranks wait
+    kNow,    ///< precedes a collective, for which other ranks wait
     kLater,  ///< only this rank waits for it
   };
 
-  /// `set_up` is the first that its thread does.
+  /// The thread calls `set_up` first.
   explicit Worker(std::function<void()> set_up);
   /// Calls `stop`.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Any thread. `task` must not throw. Dropped after `stop`, and where the process ends.
+  /// Any thread. `task` must not throw. It is dropped after `stop`, and when the process ends.
   void post(Urgency urgency, std::function<void()> task);
-  /// Runs `task` after all that is posted now, and waits; at once where the worker's own thread
-  /// calls it. Throws what it throws, and Error(kAborted) in a forked child, which has no such
-  /// thread.
+  /// Runs `task` after all tasks that are posted now, and waits. If the caller is the worker's own
+  /// thread, runs it at once. Throws its exception; throws Error(kAborted) in a forked child, which
+  /// has no such thread.
   void run(const std::function<void()>& task);
-  /// Ends the thread after the task it is at; the rest is dropped. Idempotent. Not of its own
-  /// thread.
+  /// Ends the thread after its current task; other tasks are dropped. Idempotent. Must not be
+  /// called in the worker's own thread.
   void stop();
-  /// The caller is the worker's thread.
+  /// Whether the caller is the worker's thread.
   bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
-  /// It cannot be stopped any more: this is a forked child, or the process ends.
+  /// Whether it cannot be stopped any more: this is a forked child, or the process is ending.
   bool is_left_alone() const { return home_.is_elsewhere() || is_ending(); }
 
  private:

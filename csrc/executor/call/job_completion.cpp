@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "transport/group/group.h"
-#include "transport/run/completion_queue.h"
 #include "transport/run/runtime.h"
+#include "transport/task/completion_queue.h"
 
 namespace q7x2 {
 namespace {
@@ -16,7 +16,7 @@ class JobCompletion final : public Completion {
 
  private:
   // A task with a job out is not gone before its runtime.
-  void deliver(Locked& locked, TaskTable&) override {
+  void deliver(Locked& locked) override {
     std::shared_ptr<Task> task = task_.lock();
     if (!task) return;
     task->group().runtime().jobs().completed(locked, job_);

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "device/work_stream.h"
-#include "transport/run/job.h"
+#include "transport/task/job.h"
 
 namespace q7x2 {
 

@@ -5,7 +5,7 @@
 #include "executor/call/device_worker.h"
 #include "kernels/cpu/copy.h"
 #include "kernels/cpu/reduce.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 namespace {

@@ -13,8 +13,8 @@
 #include "executor/call/collective_call.h"
 #include "ledger/work_times.h"
 #include "plan/ir/dag_window.h"
-#include "transport/run/job.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/job.h"
 
 namespace q7x2 {
 

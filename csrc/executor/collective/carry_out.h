@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "transport/group/group.h"
 #include "transport/run/runtime.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

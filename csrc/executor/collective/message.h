@@ -8,7 +8,7 @@
 #include <string>
 
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,18 +11,12 @@
 
 #include "executor/collective/carry_out.h"
 #include "executor/collective/message.h"
+#include "executor/probe/order.h"
 #include "executor/probe/probe_options.h"
 #include "executor/probe/probe_tasks.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
-
-/// What a conversation has measured. A ping: round trip, spread, overhead. A stream: of what came,
-/// rate and spread; the rate that was acknowledged of what went; the burst of what came.
-struct Report {
-  std::array<double, 4> figures{};
-};
-static_assert(std::is_trivially_copyable_v<Report>);
 
 class Participant {
  public:
@@ -55,20 +48,53 @@ class Participant {
     return {value, task->source()};
   }
 
-  Report ping(int peer, Wire wire, bool first) {
-    const auto task = std::make_shared<PingTask>(group_, peer, wire, first, timeout_of(wire));
+  /// Talks to another rank as it is told; not with Act::kEnd.
+  Report obey(const Order& order, Wire wire) {
+    switch (order.act) {
+      case Order::Act::kPing:
+        return ping(order, wire);
+      case Order::Act::kStream:
+        return stream(order, wire);
+      case Order::Act::kTrain:
+        return train(order, wire);
+      case Order::Act::kEnd:
+        break;
+    }
+    throw Error(ErrorCode::kMismatch, "the probe gives an order that is not known", 0);
+  }
+
+ private:
+  Report ping(const Order& order, Wire wire) {
+    const bool first = order.first != 0;
+    const auto task = std::make_shared<PingTask>(group_, order.peer, wire, first, timeout_of(wire));
     if (!run_over(wire, task) || !first) return {};
     return {{task->round_trip(), task->spread(), task->overhead(), 0}};
   }
 
-  Report stream(int peer, Wire wire, double seconds) {
-    const auto task = std::make_shared<StreamTask>(group_, peer, wire, seconds, timeout_of(wire));
+  Report stream(const Order& order, Wire wire) {
+    const auto task = std::make_shared<StreamTask>(group_, order.peer, wire, order.seconds,
+                                                   far_of(order), timeout_of(wire));
     if (!run_over(wire, task)) return {};
-    return {{task->arrivals().steady_rate(), task->arrivals().spread(),
-             task->acknowledgements().whole_rate(), task->arrivals().burst()}};
+    const StreamMeter& arrivals = task->arrivals();
+    return {{arrivals.steady_rate(), arrivals.spread(), task->acknowledgements().confirmed(),
+             arrivals.burst()}};
   }
 
- private:
+  static StreamTask::Far far_of(const Order& order) {
+    return {.round_trip = order.round_trip, .sends = order.first != 0};
+  }
+
+  Report train(const Order& order, Wire wire) {
+    if (order.bytes == 0 || order.bytes > TrainTask::kMostBytes) {
+      throw Error(ErrorCode::kMismatch,
+                  "the probe wants messages of " + std::to_string(order.bytes) + " bytes", 0);
+    }
+    const auto task = std::make_shared<TrainTask>(group_, order.peer, wire, order.bytes,
+                                                  order.first != 0, timeout_of(wire));
+    if (!run_over(wire, task)) return {};
+    return {{task->seconds(), 0, 0, 0}};
+  }
+
   std::shared_ptr<MessageTask> message(MessageTask::Direction direction, int peer, uint32_t tag,
                                        std::shared_ptr<std::string> bytes) {
     char* data = bytes->data();

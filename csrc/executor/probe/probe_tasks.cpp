@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/probe/far_pairs.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
@@ -15,6 +16,8 @@ constexpr uint32_t kBurst = 2;
 constexpr uint32_t kAnswer = 3;
 constexpr uint32_t kData = 4;
 constexpr uint32_t kAcknowledgement = 5;
+constexpr uint32_t kTrain = 11;  // courier.cpp and clock_task.cpp have those between
+constexpr uint32_t kTaken = 12;
 
 constexpr int kMostPings = 300;
 constexpr int kWarmUp = 5;
@@ -22,15 +25,9 @@ constexpr int kLeastPings = 8;
 constexpr auto kPingTime = std::chrono::milliseconds(2);
 constexpr int kBurstLength = 32;
 constexpr int kBursts = 4;
-// Between far hosts each message costs the start of a job a noticeable time, and other work on the
-// machine is small beside it.
-constexpr double kFar = 10e-3;
-constexpr size_t kPingsIfFar = 3;
-constexpr int kWarmUpIfFar = 1;
-// What a ping says.
-constexpr uint64_t kGoesOn = 0;
-constexpr uint64_t kIsLast = 1;
-constexpr uint64_t kIsLastIfFar = 2;  // and one burst is enough
+// Between far hosts.
+constexpr int kFarPings = 6;
+constexpr int kFarWarmUp = 2;
 
 constexpr size_t kLeastWindow = size_t{64} << 10;
 constexpr size_t kMostWindow = size_t{8} << 20;
@@ -141,23 +138,27 @@ void PingTask::begin(Locked& locked) {
 }
 
 void PingTask::ping(Locked& locked) {
-  const size_t count = round_trips_.size();
-  if (count <= kWarmUp) started_at_ = Clock::now();  // the first may have had to connect
-  const bool is_enough =
-      count + 1 >= kMostPings || (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
-  last_ = count + 1 >= kPingsIfFar && is_far() ? kIsLastIfFar : is_enough ? kIsLast : kGoesOn;
+  if (round_trips_.size() <= kWarmUp) started_at_ = Clock::now();  // the first may have to connect
+  last_ = 0;
+  if (has_enough()) last_ = is_between_far_hosts() ? 1 : kBursts;
   receive(locked, kPing, &heard_, sizeof(heard_));
   ping_at_ = Clock::now();
   send(locked, kPing, &last_, sizeof(last_));
 }
 
-bool PingTask::is_far() const {
-  return round_trips_.size() > kWarmUpIfFar &&
-         *std::min_element(round_trips_.begin() + kWarmUpIfFar, round_trips_.end()) >= kFar;
+bool PingTask::has_enough() const {
+  const size_t count = round_trips_.size();
+  if (count + 1 >= kFarPings && is_between_far_hosts()) return true;
+  return count + 1 >= kMostPings ||
+         (count >= kLeastPings && Clock::now() - started_at_ >= kPingTime);
+}
+
+bool PingTask::is_between_far_hosts() const {
+  return is_far(*std::min_element(round_trips_.begin() + 1, round_trips_.end()));
 }
 
 void PingTask::pong(Locked& locked) {
-  if (heard_ != kGoesOn) {
+  if (heard_ != 0) {
     expect_burst(locked);
   } else {
     receive(locked, kPing, &heard_, sizeof(heard_));
@@ -184,7 +185,7 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
         return;
       }
       round_trips_.push_back(seconds_between(ping_at_, Clock::now()));
-      if (last_ == kGoesOn) {
+      if (last_ == 0) {
         ping(locked);
       } else {
         burst(locked);
@@ -192,20 +193,19 @@ void PingTask::received(Locked& locked, uint32_t channel, size_t) {
       return;
     case kBurst:
       if (++burst_received_ % kBurstLength == 0) {
-        const int bursts = heard_ == kIsLastIfFar ? 1 : kBursts;
-        if (burst_received_ < bursts * kBurstLength) expect_burst(locked);
+        if (burst_received_ < static_cast<int>(heard_) * kBurstLength) expect_burst(locked);
         send(locked, kAnswer, nullptr, 0);
       }
       return;
     case kAnswer:
       bursts_.push_back(seconds_between(burst_at_, Clock::now()));
-      if (bursts_.size() < kBursts && last_ != kIsLastIfFar) burst(locked);
+      if (bursts_.size() < last_) burst(locked);
       return;
   }
 }
 
 double PingTask::quantile_of_round_trips(double part) const {
-  const int warm_up = last_ == kIsLastIfFar ? kWarmUpIfFar : kWarmUp;
+  const int warm_up = is_between_far_hosts() ? kFarWarmUp : kWarmUp;
   return quantile({round_trips_.begin() + warm_up, round_trips_.end()}, part);
 }
 
@@ -219,45 +219,63 @@ double PingTask::spread() const {
 }
 
 double PingTask::overhead() const {
+  // A burst has more packets than TCP sends at first, so it takes several round trips.
+  if (is_between_far_hosts()) return 0;
   const double burst = *std::min_element(bursts_.begin(), bursts_.end());
   return std::max(0.0, burst - round_trip()) / kBurstLength;
 }
 
 // -------------------------------------------------------------------------------------- stream
 
-StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
+StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, Far far,
                        std::chrono::milliseconds timeout)
     : Conversation(std::move(group), "stream", peer, wire, /*tiny=*/false, timeout),
       seconds_(seconds),
+      far_(far),
       outgoing_(std::make_unique<std::byte[]>(kLongest)),
       incoming_(std::make_unique<std::byte[]>(kLongest)),
-      arrivals_(seconds),
-      acknowledgements_(seconds) {}
+      arrivals_(seconds, far.round_trip),
+      acknowledgements_(seconds, far.round_trip),
+      pipe_(far.round_trip) {}
 
 void StreamTask::begin(Locked& locked) {
-  for (int i = 0; i < kPosted; ++i) receive(locked, kData, incoming_.get(), kLongest);
+  const bool is_one_way = far_.round_trip > 0;
+  for (int i = 0; i < kPosted && !(is_one_way && far_.sends); ++i) {
+    receive(locked, kData, incoming_.get(), kLongest);
+  }
   began_ = Clock::now();
-  fill(locked);
+  if (!is_one_way || far_.sends) fill(locked);
+}
+
+bool StreamTask::has_enough(TimePoint now) const {
+  if (far_.round_trip > 0) return pipe_.is_full();
+  const double elapsed = acknowledgements_.seconds_at(now);
+  return elapsed >= seconds_ ||
+         (acknowledgements_.bytes() >= kEnoughBytes && elapsed >= kEnoughSeconds);
+}
+
+size_t StreamTask::window(TimePoint now) const {
+  if (far_.round_trip > 0) return pipe_.window();
+  // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
+  const size_t acknowledged = acknowledgements_.bytes();
+  const double carried =
+      static_cast<double>(acknowledged) / std::max(acknowledgements_.seconds_at(now), 1e-6);
+  const double seconds = kWindowSeconds + 2 * round_trip_;
+  return std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * seconds)),
+                    kLeastWindow, kMostWindow);
 }
 
 void StreamTask::fill(Locked& locked) {
   if (finished_sending_ || is_over(locked)) return;
-  const double elapsed = acknowledgements_.seconds_at(Clock::now());
-  const size_t acknowledged = acknowledgements_.bytes();
-  if (elapsed >= seconds_ || (acknowledged >= kEnoughBytes && elapsed >= kEnoughSeconds)) {
+  const TimePoint now = Clock::now();
+  if (has_enough(now)) {
     finished_sending_ = true;
     // An empty message for each receive that the peer has posted.
     for (int i = 0; i < kPosted; ++i) send(locked, kData, outgoing_.get(), 0);
     return;
   }
-  // Twice as much as before at most, or the burst of a slow link would seem to be its rate.
-  const double carried = static_cast<double>(acknowledged) / std::max(elapsed, 1e-6);
-  // Between far hosts an acknowledgement says what the path carried a round trip ago. Twice that
-  // lets the window grow.
-  const double seconds = kWindowSeconds + 2 * round_trip_;
-  const size_t window =
-      std::clamp(std::min(acknowledged / 2, static_cast<size_t>(carried * seconds)), kLeastWindow,
-                 kMostWindow);
+  const size_t acknowledged = acknowledgements_.bytes();
+  const size_t window = this->window(now);
   const size_t length = std::clamp(window / 8, kShortest, kLongest);
   while (!is_over(locked) && sent_ - acknowledged + length <= window) {
     unacknowledged_.push(length);
@@ -271,6 +289,7 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   if (channel == kAcknowledgement) {
     if (round_trip_ == 0) round_trip_ = seconds_between(began_, Clock::now());
     acknowledgements_.passed(Clock::now(), unacknowledged_.front());
+    pipe_.acknowledged(Clock::now(), acknowledgements_.bytes());
     unacknowledged_.pop();
     fill(locked);
     return;
@@ -281,6 +300,42 @@ void StreamTask::received(Locked& locked, uint32_t channel, size_t bytes) {
   // Also behind the peer's first empty message: long ones before it may arrive after it, and each
   // empty one needs a receive, or it would be taken for the next stream's.
   receive(locked, kData, incoming_.get(), kLongest);
+}
+
+// --------------------------------------------------------------------------------------- train
+
+TrainTask::TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes, bool sends,
+                     std::chrono::milliseconds timeout)
+    : Conversation(std::move(group), "train", peer, wire, /*tiny=*/false, timeout),
+      bytes_(bytes),
+      sends_(sends),
+      buffer_(std::make_unique<std::byte[]>(bytes)) {}
+
+void TrainTask::begin(Locked& locked) {
+  if (sends_) {
+    send_next(locked);
+    return;
+  }
+  for (int i = 0; i < kMessages; ++i) receive(locked, kTrain, buffer_.get(), bytes_);
+}
+
+void TrainTask::send_next(Locked& locked) {
+  receive(locked, kTaken, nullptr, 0);
+  sent_at_ = Clock::now();
+  send(locked, kTrain, buffer_.get(), bytes_);
+}
+
+void TrainTask::received(Locked& locked, uint32_t channel, size_t) {
+  if (channel == kTrain) {
+    send(locked, kTaken, nullptr, 0);
+    return;
+  }
+  times_.push_back(seconds_between(sent_at_, Clock::now()));
+  if (times_.size() < kMessages) send_next(locked);
+}
+
+double TrainTask::seconds() const {
+  return quantile(times_, 0.5);
 }
 
 }  // namespace q7x2

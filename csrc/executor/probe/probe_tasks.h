@@ -1,5 +1,6 @@
-// The two conversations a probe measures by: a ping-pong of tiny messages, and a stream in both
-// directions at once. Both ends submit the same task with each other as the peer.
+// The conversations that a probe measures by: a ping-pong of tiny messages, a stream in both
+// directions at once, and a train of long messages. Both ends submit the same task with each other
+// as the peer.
 #pragma once
 
 #include <array>
@@ -14,9 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "executor/probe/pipe_watch.h"
 #include "executor/probe/stream_meter.h"
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -71,7 +73,8 @@ class Conversation : public Task {
 ///   first   ping >  ping >  ... ping, last >  message message ... message >         ...
 ///   other        < pong  < pong           < pong                          < answer
 ///
-/// A burst takes a round trip and the CPU time of each message.
+/// A burst takes a round trip and the CPU time of each message. Far hosts exchange a few messages:
+/// each costs milliseconds, of which little is noise.
 class PingTask final : public Conversation {
  public:
   PingTask(std::shared_ptr<Group> group, int peer, Wire wire, bool first,
@@ -82,7 +85,7 @@ class PingTask final : public Conversation {
   /// Seconds: the lower quartile, since whatever else runs on the machine only adds.
   double round_trip() const;
   double spread() const;    ///< interquartile range over the median
-  double overhead() const;  ///< seconds for each message of the fastest burst
+  double overhead() const;  ///< seconds for each message of the fastest burst; far hosts: 0
 
  private:
   void begin(Locked& locked) override;
@@ -92,8 +95,10 @@ class PingTask final : public Conversation {
   void expect_burst(Locked& locked);
   void burst(Locked& locked);
   double quantile_of_round_trips(double part) const;
-  /// As far as the round trips so far say.
-  bool is_far() const;
+  /// By the shortest of some: other work makes round trips between near hosts longer.
+  bool is_between_far_hosts() const;
+  /// Whether the next ping is the last one.
+  bool has_enough() const;
 
   const bool first_;
   std::vector<double> round_trips_;
@@ -101,20 +106,28 @@ class PingTask final : public Conversation {
   TimePoint ping_at_;
   TimePoint burst_at_;
   int burst_received_ = 0;
-  uint64_t last_ = 0;  // the content of a ping: whether another one follows
+  uint64_t last_ = 0;  // the content of a ping: how many bursts follow; 0: it is not the last
   uint64_t heard_ = 0;
   std::vector<double> bursts_;  // seconds
 };
 
 /// Both ends send as fast as the other takes it, for a time; each measures what it receives and
-/// what is acknowledged to it.
+/// what is acknowledged to it. Between far hosts one end sends, because acknowledgements would wait
+/// behind what the other one has in its buffers.
 ///
 /// What is on the way is bounded by acknowledgements, so that a slow link need not be drained for
 /// long: at least kLeastWindow, at most what the link has been seen to carry in some milliseconds.
+/// Between far hosts PipeWatch says how much.
 class StreamTask final : public Conversation {
  public:
-  /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed.
-  StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds,
+  struct Far {
+    double round_trip = 0;  ///< seconds; 0: the hosts are near
+    bool sends = false;     ///< and the peer does not
+  };
+
+  /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed; between far
+  /// hosts when the pipe is full.
+  StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, Far far,
              std::chrono::milliseconds timeout);
 
   // Only after `done`. What arrived here, and what the peer acknowledged of what went.
@@ -128,8 +141,12 @@ class StreamTask final : public Conversation {
   void begin(Locked& locked) override;
   void received(Locked& locked, uint32_t channel, size_t bytes) override;
   void fill(Locked& locked);
+  bool has_enough(TimePoint now) const;
+  /// Bytes that may be on the way.
+  size_t window(TimePoint now) const;
 
   const double seconds_;
+  const Far far_;
   std::unique_ptr<std::byte[]> outgoing_;
   std::unique_ptr<std::byte[]> incoming_;  // all messages land here: nobody reads them
 
@@ -139,8 +156,36 @@ class StreamTask final : public Conversation {
 
   StreamMeter arrivals_;
   StreamMeter acknowledgements_;
+  PipeWatch pipe_;
   TimePoint began_;
   double round_trip_ = 0;  // of the first message, in seconds
+};
+
+/// One end sends a few long messages, each when the one before has been acknowledged. The shortest
+/// may have had a path to itself that several pairs share, so the median counts.
+class TrainTask final : public Conversation {
+ public:
+  static constexpr uint64_t kMostBytes = uint64_t{4} << 20;
+
+  TrainTask(std::shared_ptr<Group> group, int peer, Wire wire, uint64_t bytes, bool sends,
+            std::chrono::milliseconds timeout);
+
+  /// Seconds from a message to its acknowledgement, the median; 0 at the other end. Only after
+  /// `done`.
+  double seconds() const;
+
+ private:
+  static constexpr int kMessages = 3;
+
+  void begin(Locked& locked) override;
+  void received(Locked& locked, uint32_t channel, size_t bytes) override;
+  void send_next(Locked& locked);
+
+  const size_t bytes_;
+  const bool sends_;
+  std::unique_ptr<std::byte[]> buffer_;
+  TimePoint sent_at_;
+  std::vector<double> times_;
 };
 
 }  // namespace q7x2

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 namespace q7x2 {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 constexpr size_t kIgnoredBytes = size_t{512} << 10;
 constexpr double kIgnoredPart = 0.4;
 constexpr size_t kParts = 5;
+// Between far hosts: round trips that count, and how long one is at least, in seconds.
+constexpr int kRoundTrips = 3;
+constexpr double kShortestPart = 0.03;
 
 // A stream as a whole begins slowly on a fast link, and may pause once: less than the steady rate
 // by so much is no contradiction.
@@ -34,8 +38,33 @@ double StreamMeter::rate_between(const Note& from, const Note& to) {
          std::max(seconds_between(from.time, to.time), 1e-9);
 }
 
+// From note to note, because what a window holds passes at once.
+std::vector<double> StreamMeter::last_round_trips() const {
+  const std::chrono::duration<double> part(std::max(round_trip_, kShortestPart));
+  const auto last_before = [&](TimePoint time) {
+    const auto after =
+        std::upper_bound(notes_.begin(), notes_.end(), time,
+                         [](TimePoint until, const Note& note) { return until < note.time; });
+    return after == notes_.begin() ? after : std::prev(after);
+  };
+  std::vector<double> rates;
+  auto end = std::prev(notes_.end());
+  for (int i = 1; i <= kRoundTrips; ++i) {
+    const TimePoint time =
+        notes_.back().time - std::chrono::duration_cast<Clock::duration>(i * part);
+    if (time < notes_.front().time) break;
+    const auto begin = last_before(time);
+    rates.push_back(begin == end ? 0 : rate_between(*begin, *end));
+    end = begin;
+  }
+  if (rates.empty()) rates.push_back(whole_rate());
+  std::sort(rates.begin(), rates.end());
+  return rates;
+}
+
 std::vector<double> StreamMeter::part_rates() const {
   if (notes_.size() < 2) return {};
+  if (round_trip_ > 0) return last_round_trips();
   auto first = std::find_if(notes_.begin(), notes_.end(), [&](const Note& note) {
     return note.bytes >= kIgnoredBytes || seconds_at(note.time) >= kIgnoredPart * seconds_;
   });
@@ -64,6 +93,7 @@ double StreamMeter::spread() const {
 }
 
 double StreamMeter::burst() const {
+  if (round_trip_ > 0) return 0;
   const double rate = steady_rate();
   double most = 0;
   for (const Note& note : notes_) {

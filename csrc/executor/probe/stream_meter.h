@@ -12,20 +12,25 @@
 // may be all that it sees. The sender cannot be deceived like that: it sends for a least time, and
 // nothing is acknowledged that did not pass in it, apart from one window. So the receiver's figure
 // counts as far as the sender's confirms it.
+//
+// Between far hosts a stream begins at a fraction of its rate, and ends once that grows no more: of
+// both ends the last three round trips count.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
 /// The bytes that had passed one end of a stream by when.
 class StreamMeter {
  public:
-  /// `seconds`: what the stream takes on a slow link.
-  explicit StreamMeter(double seconds) : seconds_(seconds) {}
+  /// `seconds`: what the stream takes on a slow link. `round_trip`: seconds between far hosts, else
+  /// 0.
+  explicit StreamMeter(double seconds, double round_trip = 0)
+      : seconds_(seconds), round_trip_(round_trip) {}
 
   /// In the order of `time`.
   void passed(TimePoint time, size_t bytes);
@@ -36,7 +41,8 @@ class StreamMeter {
   double seconds_at(TimePoint now) const;
 
   /// Bytes a second after the beginning: the median of parts with equally many messages, so that a
-  /// pause counts in one of them only. 0 where less than two messages passed.
+  /// pause counts in one of them only. Between far hosts parts are the last round trips, because a
+  /// window passes in each. 0 where less than two messages passed.
   double steady_rate() const;
   double spread() const;  ///< range of the rates of the parts, over the rate
   /// The most bytes by which the beginning was ever ahead of the steady rate: what a shaped link
@@ -44,6 +50,9 @@ class StreamMeter {
   double burst() const;
   /// Bytes a second between the first message and the last. 0 where less than two passed.
   double whole_rate() const;
+  /// What a sender's figures confirm: the whole rate; between far hosts, where the beginning is
+  /// slow, the steady rate.
+  double confirmed() const { return round_trip_ > 0 ? steady_rate() : whole_rate(); }
 
  private:
   struct Note {
@@ -53,8 +62,10 @@ class StreamMeter {
 
   static double rate_between(const Note& from, const Note& to);
   std::vector<double> part_rates() const;
+  std::vector<double> last_round_trips() const;
 
   const double seconds_;
+  const double round_trip_;
   std::vector<Note> notes_;
 };
 

@@ -20,8 +20,8 @@ bool makes_message(const OpJob& job) {
   return job.kind == OpJob::Kind::kEncode || job.kind == OpJob::Kind::kFoldToMessage;
 }
 
-// Whether this rank's contribution goes through the codec before it is added. Only in a vote:
-// `runs_on_device` lets no sum pass in which all are elements.
+// Whether this rank's contribution goes through the codec before it is added. Only for votes:
+// `runs_on_device` rejects sums whose sources are all elements.
 bool codes_own(const OpJob& job) {
   const bool adds = job.kind == OpJob::Kind::kFold || job.kind == OpJob::Kind::kFoldToMessage;
   return adds && job.call->coding.codec->traits().codes_own;
@@ -61,7 +61,8 @@ bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_
         return sources[0].is_coded() != op.destination.is_coded() &&
                (is_element(sources[0]) || is_element(op.destination));
       case OpKind::kReduce:
-        // What a sum loses may not come on top of what the contribution has lost.
+        // A sum must not add its own error to a residual that already contains the contribution's
+        // error.
         return op.num_sources <= kMostFolded &&
                (!op.destination.is_coded() || op.takes_residual || !has_errors) &&
                std::ranges::all_of(
@@ -76,7 +77,7 @@ bool runs_on_device(const Plan& plan, const Codec& codec, DType dtype, bool has_
 
 DeviceCoded::DeviceCoded(std::shared_ptr<InputLatch> inputs, ResidentDevice device)
     : Residence(std::move(inputs), std::move(device)) {
-  uses_shared_memory_ = false;  // the device reads and writes pinned memory only
+  uses_shared_memory_ = false;  // the device reads and writes only pinned memory
   enters_ = true;
   coded_worker_ = this;
 }
@@ -110,7 +111,8 @@ void DeviceCoded::check(const OpJob& job, size_t count) const {
   }
 }
 
-// Jobs that depend on each other are never in progress at once, so their streams need no order.
+// Jobs that depend on each other are never in progress at the same time, so their streams need no
+// order.
 WorkStream& DeviceCoded::stream_of(const OpJob& job) const {
   return job.kind == OpJob::Kind::kEncode ? *device_->to_host : *device_->to_device;
 }
@@ -162,7 +164,7 @@ size_t DeviceCoded::enqueue(const OpJob& job, size_t count) {
     for (const BlockCoder::Operand& operand : job.from) {
       fold.of[fold.num++] = source_of(job, operand, count, stream, pieces);
     }
-    std::byte* body = nullptr;  // what is made: a message, or numbers
+    std::byte* body = nullptr;  // the result: a message, or numbers
     float* numbers = nullptr;
     if (makes_message(job)) {
       body = pieces.take(body_bytes);

@@ -1,7 +1,7 @@
-// DeviceElements: elements in a device's memory, as the fp32 that its kernels add.
+// DeviceElements: converts elements in a device's memory to the fp32 that its kernels add.
 //
-// Those of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same kernels.
-// So all sums are those of fp32, and are rounded once.
+// Elements of 16 bits are read and written as bodies of the codecs fp16 and bf16, by the same
+// kernels. So all sums are computed in fp32, and rounded once.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace q7x2 {
 
-/// fp32, fp16 and bf16: what kernels widen.
+/// Whether kernels can convert the type to fp32: fp32, fp16 and bf16.
 bool is_of_devices(DType dtype);
 
 class DeviceElements {
  public:
-  /// Throws nothing; of `is_of_devices` types only. `kernels` must stay.
+  /// Does not throw; requires `is_of_devices(dtype)`. `kernels` must outlive it.
   DeviceElements(const CodecKernels& kernels, DType dtype);
 
-  /// They are fp32 already.
+  /// Whether the elements are fp32 already.
   bool is_wide() const { return is_wide_; }
-  /// As fp32: in `floats` if they have 16 bits, else where they are.
+  /// The elements as fp32: in `floats` if they have 16 bits, otherwise in their own memory.
   const float* read(const std::byte* elements, size_t count, void* stream, float* floats) const;
   /// From fp32, to elements of 16 bits.
   void write(const float* numbers, size_t count, std::byte* to, void* stream) const;
@@ -33,12 +33,12 @@ class DeviceElements {
   const ValueSpec spec_;
 };
 
-/// Memory of the device that a job needs while it runs, piece by piece.
+/// Memory of the device that a job needs while it runs, allocated piece by piece.
 class DevicePieces {
  public:
   explicit DevicePieces(std::byte* begin) : next_(begin) {}
 
-  /// What a piece takes.
+  /// The size of a piece with its padding.
   static constexpr size_t rounded(size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }

@@ -43,8 +43,8 @@ size_t Direct::enqueue(const OpJob& job, size_t count) {
   return 0;
 }
 
-// More contributions than a kernel takes are added in several passes. Each begins with the sum so
-// far.
+// More contributions than a kernel supports are added in several passes. Each pass begins with the
+// sum so far.
 void Direct::add_up(const OpJob& job, size_t count, WorkStream& stream) const {
   const DeviceElements elements(*device_->kernels, job.call->dtype);
   const bool is_one_pass = job.addends.size() <= kMostFolded;

@@ -1,12 +1,12 @@
-// Direct: the elements stay on a device, and messages are memory of devices
+// Direct: the elements stay on a device, and messages are in memory of devices
 // (transport/ucx/device_path.h).
 //
 //   send, receive   UCX, between the memory of devices; the host waits for it
 //   copy, reduce    a copy or a kernel on the device's stream; the job is complete when the stream
 //                   has done it
 //
-// So UCX and the stream never work on the same memory at the same time. Sums have the bits of the
-// CPU: the kernels add in its order.
+// So UCX and the stream never use the same memory at the same time. Sums have the same bits as on
+// the CPU: the kernels add in the same order.
 #pragma once
 
 #include <cstddef>

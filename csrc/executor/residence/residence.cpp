@@ -11,7 +11,7 @@ Residence::Memory Residence::memory(const Run& run, size_t, ScratchPool& pool) c
 }
 
 Host& Host::of_process() {
-  static auto* const host = new Host();  // stays: calls may outlive what ends with the process
+  static auto* const host = new Host();  // never destroyed: calls may outlive static objects
   return *host;
 }
 

@@ -31,8 +31,8 @@
 #include "executor/call/slicing.h"
 #include "executor/residence/resident_device.h"
 #include "plan/choose/planner.h"
-#include "transport/run/input_latch.h"
 #include "transport/run/scratch_pool.h"
+#include "transport/task/input_latch.h"
 
 namespace q7x2 {
 
@@ -84,17 +84,17 @@ class Residence {
   /// The leading `bytes` of each output region are final.
   virtual void finish(size_t /*bytes*/) {}
 
-  /// Where UCX finds the elements of uncoded messages.
+  /// The memory of the elements of uncoded messages, for UCX.
   MemoryKind message_kind() const { return message_kind_; }
   /// Whether jobs may read and write the memory that ranks of this host share.
   bool uses_shared_memory() const { return uses_shared_memory_; }
   /// The memory of the slice at `place` in the window.
   virtual Memory memory(const Run& run, size_t place, ScratchPool& pool) const;
-  /// Who runs jobs of that kind; null: the host.
+  /// Which device runs jobs of that kind; null: the host.
   DeviceWorker* worker(OpJob::Kind kind) const {
     return OpJob::is_coded(kind) ? coded_worker_ : block_worker_;
   }
-  /// Whether the device has met results that are not finite, in jobs that are complete.
+  /// Whether the device has found results that are not finite, in jobs that are complete.
   virtual bool met_nonfinite() const { return false; }
 
   /// Called before the call is submitted, if its Plan is known then. In the caller's thread.
@@ -102,7 +102,7 @@ class Residence {
   /// Whether elements take steps before the first slice, and after the last one.
   bool enters() const { return enters_; }
   bool leaves() const { return leaves_; }
-  /// Take the next step. Without the lock. Throw if the device refuses.
+  /// Take the next step. Called without the lock. Throw if the device refuses.
   virtual Next enter(const Run&) { return Next::kNothing; }
   virtual Next leave(const Run&) { return Next::kNothing; }
   /// The stream on which steps enqueue their work.

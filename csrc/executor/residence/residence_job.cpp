@@ -2,7 +2,7 @@
 
 #include "executor/call/job_completion.h"
 #include "executor/residence/whole_staging.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -10,7 +10,7 @@ using Next = Residence::Next;
 
 bool ResidenceJob::begin() {
   Next next = Next::kStream;
-  // What a device refuses is known when what it has begun is done.
+  // The device's errors are known only when the work of the last step is done.
   try {
     next = step();
   } catch (...) {

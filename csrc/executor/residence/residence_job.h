@@ -1,14 +1,14 @@
 // ResidenceJob: takes the elements of a call into its residence, or out of it, step by step.
 //
 // A step may allocate pinned memory, which takes long and may wait for streams. So it runs as a
-// job, without the lock. The same job is given out again for each step.
+// job, without the lock. The same job is used again for each step.
 #pragma once
 
 #include <memory>
 #include <utility>
 
 #include "executor/residence/residence.h"
-#include "transport/run/job.h"
+#include "transport/task/job.h"
 
 namespace q7x2 {
 
@@ -24,9 +24,9 @@ class ResidenceJob final : public Job {
 
   // Only when the job is complete.
 
-  /// No step is left.
+  /// Whether no step is left.
   bool is_over() const { return is_over_; }
-  /// The residence that the elements have entered instead; null: the one that was given.
+  /// The residence that the elements have entered instead; null: the original one.
   std::unique_ptr<Residence> take_replacement() { return std::move(replacement_); }
 
  private:

@@ -1,4 +1,5 @@
-// ResidentDevice: the device that a call's elements stay on, and what works there for the call.
+// ResidentDevice: the device on which a call's elements stay, with its streams and kernels for the
+// call.
 #pragma once
 
 #include <memory>

@@ -15,9 +15,10 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kWord = 64;
-constexpr size_t kMaskAt = DevicePieces::rounded(sizeof(MarkCounts));  // in what `mark` returns
+// offset in the result of `mark`
+constexpr size_t kMaskAt = DevicePieces::rounded(sizeof(MarkCounts));
 
-/// Regions one behind another are one; else it is empty.
+/// One region, if the regions are adjacent in memory; otherwise empty.
 Region joined(std::span<const Region> regions) {
   Region whole = regions.empty() ? Region{} : Region{regions[0].data, 0};
   for (const Region& region : regions) {
@@ -27,7 +28,7 @@ Region joined(std::span<const Region> regions) {
   return whole;
 }
 
-/// Numbers that are sent are received as they are, also as sums.
+/// Whether the numbers that are sent are received exactly, even as sums.
 bool is_exact(const CodecSpec& spec) {
   return spec.value.kind == ValueKind::kFloat32 && !spec.reselect;
 }
@@ -36,7 +37,7 @@ size_t mask_bytes(size_t count) {
   return mask_words(count) * sizeof(uint64_t);
 }
 
-/// A bit for each of up to 64 numbers that is not positive zero.
+/// A bit for each of up to 64 numbers: whether it differs from positive zero.
 uint64_t nonzero_bits(const float* numbers, size_t count) {
   alignas(kWord) uint8_t flags[kWord] = {};
   for (size_t i = 0; i < count; ++i) flags[i] = float_to_bits(numbers[i]) != 0 ? 1 : 0;
@@ -75,7 +76,7 @@ bool is_input(const Block& block) {
   return block.space == Space::kInput;
 }
 
-/// Whether the messages of this rank's contribution hold what is gathered and no more.
+/// Whether the messages of this rank's contribution contain exactly the gathered elements.
 bool sends_only(const Residence::Run& run, const GatheredElements& gathered) {
   const Plan& plan = *run.choice.plan;
   for (const Op& op : plan.ops) {
@@ -113,7 +114,7 @@ bool selects_on_device(const Plan& plan, const Codec& codec, DType dtype) {
         return gives && sources[0].is_coded() != op.destination.is_coded() &&
                (sources[0].is_coded() || is_input(sources[0]));
       case OpKind::kReduce:
-        // A second contribution would be coded with what the first one has lost.
+        // A second contribution would be encoded together with the error of the first one.
         return gives && std::ranges::any_of(sources, &Block::is_coded) &&
                std::ranges::count_if(sources, is_input) <= 1 &&
                std::ranges::all_of(
@@ -257,7 +258,7 @@ void Selected::put(const std::byte* numbers, DType dtype, size_t count, std::byt
     device_->traffic->coded.to_device += whole;
     return;
   }
-  // `compact` may write behind what it gives.
+  // `compact` may write beyond its result.
   std::byte* const pinned =
       written_.emplace_back(stream.pinned(bytes + kMarkTile * sizeof(float))).get();
   std::memcpy(pinned, mask.data(), mask_bytes(count));

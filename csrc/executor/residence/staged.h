@@ -1,6 +1,6 @@
-// Staged: the elements are on a device, and strips of them pass through pinned host memory in the
+// Staged: the elements are on a device. Strips of them are copied through pinned host memory in the
 // order of streams (device/strips.h). The call works on the host memory. A slice begins when its
-// input has arrived. When a slice is complete, its part of the result passes to the device.
+// input has arrived. When a slice is complete, its part of the result is copied to the device.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ void WholeStaging::add_pieces(const CollectiveCall& call) {
   }
 }
 
-// A result that takes the place of an input is one piece. Others do not overlap.
+// An in-place result and its input are one piece. Other regions do not overlap.
 void WholeStaging::add(std::byte* data, size_t bytes, bool is_read, bool is_written) {
   if (bytes == 0) return;
   const auto known =

@@ -1,13 +1,13 @@
-// WholeStaging: the elements are on a device, and all of them pass through pinned host memory
-// before and after the call. Nothing overlaps.
+// WholeStaging: the elements are on a device. All of them are copied through pinned host memory
+// before and after the call, without any overlap.
 //
 //   all inputs and residuals -> pinned memory
 //   the call runs there
 //   all results and residuals -> device
 //
 // Other residences degrade to it: in a rank's first call of a kind, if the device cannot run the
-// Plan that it hears of, and in calls with a selection, if a message needs more than what was
-// selected. If that is known before the call, tensors pass strip by strip
+// Plan that the rank is told, and in calls with a selection, if a message needs more than the
+// selected elements. If that is known before the call, tensors are copied strip by strip
 // (executor/residence/staged.h).
 #pragma once
 

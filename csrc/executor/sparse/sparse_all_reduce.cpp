@@ -51,7 +51,6 @@ void SparseAllReduceTask::describe(FlightRecord& record) const {
 }
 
 void SparseAllReduceTask::report(FlightRecord& record, NameTable& names) const {
-  if (offload_ && offload_->was_served()) return offload_->task()->report(record, names);
   record.plan = names.number_of(call_.plan);
 }
 
@@ -170,46 +169,13 @@ size_t SparseAllReduceTask::memory_of_owner(const SparseCall& call) {
   return call.layout.streams.streams() * 2 * static_cast<size_t>(call.ranks) * message;
 }
 
-void SparseAllReduceTask::set_offload(std::shared_ptr<OffloadedCall> served,
-                                      std::shared_ptr<PlanCache> plans) {
-  offload_ = std::move(served);
-  plans_ = std::move(plans);
-}
-
-std::shared_ptr<Task> SparseAllReduceTask::prerequisite(Locked& locked) {
-  if (attempt_) return attempt_->grant();
-  return offload_ ? offload_->vote(locked, *this, static_cast<uint32_t>(fingerprint_), plans_)
-                  : nullptr;
-}
-
-bool SparseAllReduceTask::reserve(Locked& locked) {
-  if (offload_ && !offload_->is_decided(locked)) {
-    record(locked).warn_at = TimePoint::max();  // the attempt says who is late
-    return false;
-  }
-  return !attempt_ || attempt_->has_slots();
-}
-
 void SparseAllReduceTask::start(Locked& locked) {
   group().agreement().remember(locked, sequence(), fingerprint_);
-  if ((offload_ && offload_->was_served()) || (attempt_ && attempt_->is_declined())) {
-    finish(locked);
-    return;
-  }
-  if (offload_) restoring_ = offload_->restoring();
-  if (restoring_) {
-    enqueue(locked, *restoring_, offload_->restored_bytes());
-  } else {
-    inputs_arrived(locked);
-  }
-}
-
-void SparseAllReduceTask::published(Locked& locked) {
-  if (attempt_) attempt_->published(locked, error());
+  inputs_arrived(locked);
 }
 
 void SparseAllReduceTask::inputs_arrived(Locked& locked) {
-  if (restoring_ || awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
+  if (awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
   for (const auto& aggregator : aggregator_streams_) ask(locked, *aggregator);
   // Each rank begins with the next owner, so that not all send to the same.
   for (int i = 1; has_rows() && i <= owners() && !is_over(locked); ++i) {
@@ -323,11 +289,6 @@ void SparseAllReduceTask::result_used(Locked& locked, AggregatorStream& aggregat
 
 void SparseAllReduceTask::worked(Locked& locked, Job& job) {
   job.check();
-  if (&job == restoring_.get()) {
-    restoring_.reset();
-    inputs_arrived(locked);
-    return;
-  }
   auto& done = static_cast<StreamJob&>(job);
   switch (done.kind) {
     case Kind::kPack:

@@ -36,49 +36,39 @@
 #include "executor/sparse/row_aggregator.h"
 #include "executor/sparse/row_source.h"
 #include "executor/sparse/sparse_call.h"
-#include "servers/offload_attempt.h"
-#include "servers/offloaded_call.h"
 #include "transport/group/group.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
-class SparseAllReduceTask final : public Task {
+class SparseAllReduceTask : public Task {
  public:
   /// What the rows lie in must stay until `keep_alive` is dropped, which happens when the task
   /// goes.
   SparseAllReduceTask(std::shared_ptr<Group> group, SparseCall call,
                       std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
 
-  /// Before it is submitted, right after the attempt of servers: it only runs if that fails.
-  /// `plans`: of the group, for the vote.
-  void set_offload(std::shared_ptr<OffloadedCall> served, std::shared_ptr<PlanCache> plans);
-  /// Before it is submitted: it is the attempt of servers.
-  void set_attempt(std::shared_ptr<OffloadAttempt> attempt) { attempt_ = std::move(attempt); }
   /// The memory for messages on a member that owns rows, in bytes.
   static size_t memory_of_owner(const SparseCall& call);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
-  bool is_attempt() const override { return attempt_ != nullptr; }
-  bool can_fail_alone(bool) const override { return !attempt_ && !offload_ && !is_of_device(); }
-  int first_server() const override {
-    return attempt_ ? attempt_->grant()->first_server() : Task::first_server();
-  }
+  bool can_fail_alone(bool) const override { return !is_of_device(); }
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
 
-  std::shared_ptr<Task> prerequisite(Locked& locked) override;
-  bool reserve(Locked& locked) override;
+ protected:
   void start(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
   void completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) override;
   void truncated(Locked& locked, uint32_t token, uint64_t tag) override;
   void worked(Locked& locked, Job& job) override;
-  void published(Locked& locked) override;
   void stranded(Locked& locked, const Error& error) override { go_wrong(locked, error); }
   void timed_out(Locked& locked) override;
+
+  /// What the ranks must agree on, as one number.
+  uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   enum class Kind : uint8_t { kPack, kFold, kUnpack };
@@ -179,10 +169,6 @@ class SparseAllReduceTask final : public Task {
   std::vector<std::unique_ptr<AggregatorStream>> aggregator_streams_;  // by stream
   size_t left_ = 0;  // ends of streams that are not done
   bool has_begun_ = false;
-  std::shared_ptr<OffloadedCall> offload_;   // null: no server attempts the call
-  std::shared_ptr<PlanCache> plans_;         // if one does
-  std::shared_ptr<OffloadAttempt> attempt_;  // if this is one
-  std::unique_ptr<Job> restoring_;           // until it has run
 };
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// Messages: their header, its checks, and the way through the stages.
+// Messages: their header, its checks, and the sequence of stages.
 #include "kernels/codec/codec.h"
 
 #include <bit>
@@ -22,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the wire format is little endian");
 
 constexpr uint8_t kVersion = 1;
-constexpr uint8_t kPacked = 1;  // a flag: the body went through the entropy stage
+constexpr uint8_t kPacked = 1;  // a flag: the body was compressed by the entropy stage
 
 struct Header {
   uint8_t version = kVersion;
@@ -41,7 +41,7 @@ uint32_t tag_of(const std::string& name) {  // FNV-1a
   return hash;
 }
 
-/// Of an element, its part of the scales included.
+/// Bits per element, including its part of the scales.
 double value_bits(const ValueSpec& value) {
   const double scales = value.group > 0 ? (value.minmax ? 64.0 : 32.0) / value.group : 0;
   return value.bits + scales;
@@ -73,7 +73,7 @@ CodecTraits traits_of(const CodecSpec& spec) {
   throw Error(ErrorCode::kMismatch, "a message for codec '" + name + "' " + what);
 }
 
-/// The header of a message of `count` elements that the codec `name` with `tag` made.
+/// The header of a message of `count` elements, which must come from the codec `name` with `tag`.
 Header checked_header(const CodecSpec& spec, const std::string& name, uint32_t tag,
                       std::span<const std::byte> message, size_t count) {
   Header header;
@@ -102,7 +102,7 @@ Header checked_header(const CodecSpec& spec, const std::string& name, uint32_t t
                    std::to_string(header.entries) + " numbers in a layout of this codec");
 }
 
-/// Numbers as from a normal distribution.
+/// Numbers that follow a normal distribution.
 const std::vector<float>& normal_sample() {
   static const std::vector<float> sample = [] {
     std::vector<float> values(size_t{1} << 13);

@@ -1,19 +1,19 @@
-// Codec: a block of fp32 numbers becomes a message of fewer bytes, and back.
+// Codec: encodes a block of fp32 numbers as a message of fewer bytes, and decodes it.
 //
-// A message stands for itself: a header says which codec made it and of how many elements, and the
-// decoder checks that, and every count and offset in it, before it reads on. docs/wire_format.md
-// has the layout, byte by byte. Equal inputs give equal messages on every processor.
+// A message is self-contained: its header says which codec made it and for how many elements. The
+// decoder checks that, and every count and offset in it, before it uses them. docs/wire_format.md
+// describes the layout, byte by byte. Equal inputs give equal messages on every processor.
 //
-// What is lost on the way can be kept. With an error buffer e, encode sends C(v + e) and leaves
-// v + e - C(v + e) in e, in the same pass over memory (error feedback; Seide et al., "1-bit
-// stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019).
+// The error can be kept. With an error buffer e, encode sends C(v + e) and stores v + e - C(v + e)
+// in e, in the same pass over memory (error feedback; Seide et al., "1-bit stochastic gradient
+// descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019).
 //
-// That works with codes that are nearer to what they stand for than zero is. Unbiased ones of few
-// levels are not, and what is kept of them would grow without bound: with an error buffer all
-// rounding is to the nearest, and scales are the nearest.
+// This requires that C(v) is closer to v than zero is. Unbiased codes with few levels are not, and
+// their error would grow without bound. So with an error buffer all rounding is to nearest, and
+// scales minimise the error.
 //
-// Numbers that are not finite reach every receiver: their group decodes to NaN (a selection sends
-// them as they are, first of all; a cast keeps them), and its errors stay as they were.
+// Numbers that are not finite reach every receiver: their group decodes to NaN. (A selection sends
+// them unchanged, before all others; a cast keeps them.) The errors of their group do not change.
 #pragma once
 
 #include <cstddef>
@@ -30,81 +30,83 @@
 namespace q7x2 {
 
 struct CodecTraits {
-  /// C(a) + C(b) is the code of a + b: any Plan may add messages. Else an owner decodes and adds.
+  /// C(a) + C(b) is the code of a + b, so any Plan may add messages. Otherwise an owner decodes and
+  /// adds.
   bool linear = false;
-  /// The mean of what is decoded, over the random numbers, is what was encoded, where no error is
-  /// kept.
+  /// If no error is kept: the expected value of the decoded number, over the random numbers, is the
+  /// encoded number.
   bool unbiased = false;
-  /// Zeros come out as zeros, whatever lies beside them.
+  /// Zeros decode to zeros, for any other values in their group.
   bool keeps_zeros = true;
-  /// A message's length depends on the number of elements alone.
+  /// A message's length depends only on the number of elements.
   bool fixed_size = true;
-  /// An error buffer makes sense.
+  /// An error buffer can be used.
   bool keeps_error = true;
-  /// An owner's own contribution must go through the codec like those of others: selections and
-  /// votes. Else it is added as it is.
+  /// An owner's own contribution must go through the codec like those of others (selections and
+  /// votes). Otherwise it is added exactly.
   bool codes_own = false;
-  /// Sums of what it decodes to are sent as they are: they may be encoded again and again.
+  /// Sums of decoded numbers are encoded exactly: they may be encoded any number of times.
   bool exact_sums = false;
-  /// `select` must see the whole tensor first.
+  /// `select` must read the whole tensor first.
   bool selects = false;
-  /// Bits of a message an element, for planning; of selections those of the contributions.
+  /// Bits per element of a message, for planning; for selections those of a contribution.
   double bits = 32;
 };
 
 class Codec {
  public:
-  /// Throws as parse_codec does.
+  /// Throws the errors of parse_codec.
   static std::shared_ptr<const Codec> make(const std::string& name);
   explicit Codec(const CodecSpec& spec);
 
-  /// As `to_string` gives it.
+  /// In the form of `to_string`.
   const std::string& name() const { return name_; }
   const CodecSpec& spec() const { return spec_; }
   const CodecTraits& traits() const { return traits_; }
-  /// Else its integers are added as such, under scales that ranks agree on:
+  /// If false, its integers are added as such, with scales that all ranks agree on:
   /// kernels/codec/sum_int.h.
   bool has_messages() const;
-  /// |v - C(v)| / |v| (L2) of a vector of normal numbers, measured when it is first asked for; 0
-  /// where there are no messages. docs/codecs.md has the formulas.
+  /// |v - C(v)| / |v| (L2) for a vector of normal numbers. Measured at the first call; 0 if it has
+  /// no messages. docs/codecs.md has the formulas.
   double normal_error() const;
-  /// |v - C(v)|^2 of `count` numbers, as one message. Not of codecs without messages.
+  /// |v - C(v)|^2 for `count` numbers, encoded as one message. Requires a codec with messages.
   double squared_error(const float* values, size_t count) const;
-  /// Bits of a message an element that is the sum of so many contributions, for planning.
+  /// Bits per element of a message that is the sum of this many contributions, for planning.
   double sum_bits(int contributions) const;
-  /// The share of the elements that such a message holds.
+  /// The share of the elements that such a message contains.
   double sum_share(int contributions) const;
-  /// What an owner sends a sum with: of selections all that is not zero.
+  /// The codec with which an owner sends a sum; for selections it sends all non-zero elements.
   const Codec& of_sums() const { return of_sums_ ? *of_sums_ : *this; }
 
-  /// The longest message of a block of `count` elements.
+  /// The largest length of a message of `count` elements, in bytes.
   size_t max_bytes(size_t count) const;
 
-  /// The selection for a whole tensor of `count` elements. Where traits().selects, reads samples
-  /// and then as a rule once over the tensor, in order; where not, nothing.
+  /// The selection for a whole tensor of `count` elements. If traits().selects, reads samples and
+  /// then usually the whole tensor once, in order; otherwise reads nothing.
   Selection select(const ReadElements& read, size_t count, const CodecKeys& keys) const;
 
-  /// How many elements of each `granule`, a multiple of 64, are sent by that selection, for codecs
-  /// that balance.
+  /// How many of each `granule` elements (a multiple of 64) that selection sends, for codecs that
+  /// balance.
   std::vector<int32_t> count_selected(const ReadElements& read, size_t count,
                                       const Selection& selection, size_t granule) const;
 
-  /// Whether the message of elements [first, first + count) of a tensor of `total` holds those that
-  /// are gathered and no others: not all, because that would be no longer, and none that are
-  /// selected by neighbours in another message.
+  /// Whether the message of elements [first, first + count) of a tensor of `total` contains exactly
+  /// the gathered ones of them. It is not so if the message contains all elements, because that is
+  /// no longer, nor if the elements are selected together with neighbours in another message.
   bool sends_gathered_only(const GatheredElements& gathered, size_t first, size_t count,
                            size_t total) const;
 
-  /// The numbers that a message of at least a header's length says it holds.
+  /// The number of numbers that a message says it contains. It must have at least a header's
+  /// length.
   static size_t entries(std::span<const std::byte> message);
-  /// Whether a message names this codec as its maker.
+  /// Whether a message says that this codec made it.
   bool made(std::span<const std::byte> message) const;
 
   /// Writes a message of at most `max_bytes(count)` bytes; returns its length.
   size_t encode(const EncodeArguments& arguments, std::byte* message) const;
 
-  /// `out[i]` = what element `first + i` decodes to. Throws Error(kMismatch) where the message is
-  /// not one of `count` elements of this codec, or is damaged; `out` may then hold anything.
+  /// `out[i]` = decoded element `first + i`. Throws Error(kMismatch) if the message is not one of
+  /// `count` elements of this codec, or is damaged; `out` may then contain anything.
   void decode(std::span<const std::byte> message, float* out, size_t count, uint64_t first,
               const CodecKeys& keys, const DecodeOptions& options = {}) const;
   /// The same, added to `sum`.
@@ -113,21 +115,21 @@ class Codec {
     decode(message, sum, count, first, keys, {.store = Store::kAdd});
   }
 
-  // For a body that a device makes or reads (kernels/cuda/codec_kernels.h). Only where
+  // For a body that a device writes or reads (kernels/cuda/codec_kernels.h). Requires
   // `is_value_stage`.
 
-  /// Messages are a header, and all elements as the value stage writes them.
+  /// Whether messages are a header, followed by all elements in the format of the value stage.
   bool is_value_stage() const;
-  /// Of a message of `count` elements. Throws as `decode` does.
+  /// The body of a message of `count` elements. Throws the errors of `decode`.
   std::span<const std::byte> body_of(std::span<const std::byte> message, size_t count) const;
-  /// Writes the header of a message of `count` elements. Returns where its body goes, of
+  /// Writes the header of a message of `count` elements. Returns the start of its body, which has
   /// value_bytes(spec().value, count) bytes.
   std::byte* write_header(std::byte* message, size_t count) const;
 
  private:
   CodecSpec spec_;
   std::string name_;
-  uint32_t tag_;  // of the name, in each header
+  uint32_t tag_;  // hash of the name, in each header
   CodecTraits traits_;
   std::unique_ptr<const Codec> of_sums_;
   mutable std::once_flag error_is_measured_;

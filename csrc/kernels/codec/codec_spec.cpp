@@ -1,4 +1,4 @@
-// Names of codecs, and back.
+// Parses names of codecs, and prints them.
 #include "kernels/codec/codec_spec.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct ValueName {
   ValueSpec spec;
 };
 
-constexpr uint16_t kWide = 1024;  // codes of a bit leave the scales more room
+constexpr uint16_t kWide = 1024;  // larger groups, so that scales take less of a message
 
 constexpr std::array kValues = {
     ValueName{"fp32", {}},
@@ -112,7 +112,7 @@ class Parser {
     throw Error(ErrorCode::kInvalidArgument, "codec '" + std::string(name_) + "': " + what);
   }
 
-  // Stages come in the order select, rotate, value, entropy, each at most once.
+  // Stages must be in the order select, rotate, value, entropy, each at most once.
   void enter(int stage, std::string_view text) {
     if (stage <= last_stage_) {
       fail("'" + std::string(text) +
@@ -239,7 +239,7 @@ class Parser {
     if (hadamard_) {
       if (!has_value_) value = kInt8;
       if (value.kind == ValueKind::kSign) {
-        fail("votes on rotated numbers are none; expected hadamard+onebit instead of sign");
+        fail("votes on rotated numbers have no meaning; expected hadamard+onebit instead of sign");
       }
       if (value.group == 0 || value.minmax) {
         fail("hadamard needs a value stage with groups around zero, as in hadamard+int4");

@@ -1,4 +1,4 @@
-// Byte planes, the estimate whether they pay, and zstd.
+// Byte planes, the estimate whether packing pays, and zstd.
 #include "kernels/codec/entropy.h"
 
 #include <zstd.h>
@@ -18,15 +18,15 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kSamples = 512;
-constexpr size_t kLeastPlane = 256;  // a frame and its table take some dozen bytes
-// Two bytes of a plane that packs to 0.96 of its length are equal with this probability at least:
-// 2^-(0.96 * 8).
+constexpr size_t kLeastPlane = 256;  // a frame and its table take about a dozen bytes
+// If a plane packs to 0.96 of its length, two of its bytes are equal with at least this
+// probability: 2^-(0.96 * 8).
 constexpr double kLeastCollisions = 1.0 / 205;
 using Length = uint32_t;
 
 constexpr size_t kMostPlanes = 6;  // four of fp32 or of scales, one of codes, one of indices
 
-/// An array of a body, to be taken apart into `width` planes of `count` bytes.
+/// An array of a body, which is split into `width` planes of `count` bytes.
 struct Section {
   size_t count;
   size_t width;
@@ -43,7 +43,7 @@ std::array<Section, 3> sections_of(const ValueSpec& spec, size_t entries, size_t
   return {{{scales, sizeof(float)}, {values - scales * sizeof(float), 1}, indices}};
 }
 
-/// Byte `plane` of number `index`, the sign behind the mantissa.
+/// Byte `plane` of number `index`, with the sign after the mantissa.
 template <class Bits>
 uint8_t plane_byte(const std::byte* numbers, size_t index, size_t plane) {
   Bits bits;
@@ -95,7 +95,7 @@ auto with_width(size_t width, const Visit& visit) {
   }
 }
 
-/// zstd's state, and buffers that only grow; one a thread.
+/// zstd's state, and buffers that only grow; one per thread.
 class Packer {
  public:
   static Packer& own() {
@@ -109,7 +109,7 @@ class Packer {
     return buffer.data();
   }
 
-  /// The length of the frame in `out`, or `count` where it would not be shorter.
+  /// The length of the frame in `out`, or `count` if it would not be shorter.
   size_t compress(const uint8_t* plane, size_t count, std::byte* out) {
     const size_t length = ZSTD_compress2(compressor_.get(), out, count - 1, plane, count);
     return ZSTD_isError(length) != 0 ? count : length;
@@ -143,7 +143,7 @@ class Packer {
   std::unique_ptr<ZSTD_DCtx, Free> decompressor_{ZSTD_createDCtx()};
 };
 
-/// A bit for each plane of a body, in its order, that is worth packing.
+/// A bit for each plane of a body, in order: whether packing it pays.
 uint32_t paying_planes(std::span<const Section> sections, const std::byte* body) {
   uint32_t paying = 0;
   uint32_t bit = 1;

@@ -51,9 +51,9 @@ void GatheredElements::add(const float* values, size_t count, uint32_t least) {
   seen_ += count;
 }
 
-// Nearly all are kept as a rule: words are taken apart only where some are not.
+// Usually nearly all are kept, so only words with others are changed bit by bit.
 uint64_t GatheredElements::keep(uint32_t least, size_t ties) {
-  size_t tied = 0;  // gathered ones up to the last tie that is kept
+  size_t tied = 0;  // gathered ones up to the last equal one that is kept
   for (size_t i = 0; ties > 0; ++i) {
     if (magnitude_bits(values_[i]) != least) continue;
     --ties;

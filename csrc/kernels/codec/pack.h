@@ -1,10 +1,10 @@
-// Codes of 1 to 8 bits, packed: a group of `count` codes, a multiple of 8, takes count * bits / 8
+// Packs codes of 1 to 8 bits: a group of `count` codes, a multiple of 8, takes count * bits / 8
 // bytes.
 //
-// Codes are taken apart into planes of 4, 2 and 1 bits: 3 bits are a plane of the lower two and one
-// of the highest, 6 bits one of the lower four and one of the upper two. A byte of a plane of 4
-// bits holds codes j and j + count / 2, of 2 bits codes j, j + count / 4 and so on, the first in
-// the lowest bits. So neighbours stay neighbours, and both ways are loops that a compiler
+// Codes are split into planes of 4, 2 and 1 bits: 3 bits are a plane of the lower two and one of
+// the highest, 6 bits one of the lower four and one of the upper two. A byte of a plane of 4 bits
+// holds codes j and j + count / 2, one of 2 bits codes j, j + count / 4 and so on, the first in the
+// lowest bits. So neighbours stay neighbours, and both directions are loops that a compiler
 // vectorises.
 #pragma once
 
@@ -30,7 +30,7 @@ Q7X2_ELEMENT void pack_plane(const uint8_t* codes, int shift, size_t count, uint
   }
 }
 
-/// `kOver`: onto the lower bits that an earlier plane left in `codes`.
+/// `kOver`: combines with the lower bits that an earlier plane left in `codes`.
 template <int kBits, bool kOver>
 Q7X2_ELEMENT void unpack_plane(const uint8_t* plane, int shift, size_t count, uint8_t* codes) {
   constexpr int kCodes = 8 / kBits;
@@ -84,7 +84,7 @@ Q7X2_ELEMENT void unpack(const uint8_t* packed, int bits, size_t count, uint8_t*
   }
 }
 
-// A byte or a word at a time, for processors on which each thread makes one.
+// A byte or a word at a time, for processors on which each thread computes one.
 
 /// Byte `index` of packed codes.
 Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, unsigned count, unsigned index) {
@@ -106,12 +106,12 @@ Q7X2_ELEMENT uint8_t packed_byte(const uint8_t* codes, int bits, unsigned count,
   return 0;
 }
 
-/// Each byte has these lowest bits.
+/// A word in which each byte has these lowest bits set.
 Q7X2_ELEMENT uint32_t low_bits_of_bytes(int width) {
   return ((1u << width) - 1) * 0x01010101u;
 }
 
-/// Bytes 4 * index ... 4 * index + 3, the first one lowest. `codes` are words as well, and `count`
+/// Bytes 4 * index ... 4 * index + 3, the first one lowest. `codes` are read as words, and `count`
 /// is a multiple of 32.
 Q7X2_ELEMENT uint32_t packed_word(const uint32_t* codes, int bits, unsigned count, unsigned index) {
   int shift = 0;
@@ -149,7 +149,7 @@ Q7X2_ELEMENT uint8_t unpacked_code(const uint8_t* packed, int bits, unsigned cou
   return static_cast<uint8_t>(code);
 }
 
-/// The same of 2^log2_count codes, without a division.
+/// The same for 2^log2_count codes, without a division.
 Q7X2_ELEMENT uint8_t unpacked_code_of_power(const uint8_t* packed, int bits, int log2_count,
                                             unsigned index) {
   uint32_t code = 0;
@@ -166,8 +166,8 @@ Q7X2_ELEMENT uint8_t unpacked_code_of_power(const uint8_t* packed, int bits, int
   return static_cast<uint8_t>(code);
 }
 
-/// Codes 4 * index ... 4 * index + 3 of 2^log2_count, 32 at least, the first one in the lowest
-/// byte. `word(n)` is word n of the packed ones.
+/// Codes 4 * index ... 4 * index + 3 of 2^log2_count (at least 32), the first one in the lowest
+/// byte. `word(n)` is word n of the packed codes.
 template <class Word>
 Q7X2_ELEMENT uint32_t unpacked_codes_of_power(Word word, int bits, int log2_count, unsigned index) {
   uint32_t codes = 0;

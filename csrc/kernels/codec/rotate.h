@@ -1,14 +1,14 @@
 // The randomised Hadamard rotation of a group: random signs, then the Walsh-Hadamard transform.
 //
-// A rotation makes the numbers of a group nearly normal, whatever they were: no outlier is left to
-// stretch the scale, and what is lost depends on the length of the group alone (Suresh et al.,
-// "Distributed mean estimation with limited communication", 2017; Vargaftik et al., "DRIVE", 2021).
-// The transform is n log2 n additions: butterflies (a, b) -> (a + b, a - b) at strides n/2 ... 1,
-// in this order on every processor. A group that is no power of two is rotated in pieces that are,
-// the largest first.
+// After a rotation the numbers of a group are nearly normal, for any input: no outlier stretches
+// the scale, and the error depends only on the length of the group (Suresh et al., "Distributed
+// mean estimation with limited communication", 2017; Vargaftik et al., "DRIVE", 2021). The
+// transform has n log2 n additions: butterflies (a, b) -> (a + b, a - b) at strides n/2 ... 1, in
+// this order on every processor. A group whose size is no power of two is rotated in pieces whose
+// sizes are, the largest first.
 //
-// Strides of a vector and more pair whole vectors, two strides in one pass over the group; shorter
-// ones pair the lanes of a vector, with a shuffle. Compiled once for each instruction set.
+// Strides of at least a vector pair whole vectors, two strides in one pass over the group; shorter
+// ones pair the lanes of a vector, with a shuffle. Compiled once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -128,7 +128,7 @@ void for_each_piece(size_t count, Visit visit) {
   }
 }
 
-/// In place. The result is that of a rotation times kRotatedScale.
+/// In place. The result is a rotation times kRotatedScale.
 void rotate(float* values, size_t count, RandomStream signs) {
   for_each_piece(count, [&](size_t begin, size_t piece) {
     scale_signs(values, begin, piece, signs, scale_into_rotation(piece));

@@ -1,4 +1,4 @@
-// A block's selection to bytes, and back.
+// Encodes a block's selection as bytes, and decodes it.
 #include "kernels/codec/sparse.h"
 
 #include <algorithm>
@@ -18,16 +18,16 @@
 namespace q7x2 {
 namespace {
 
-constexpr size_t kPiece = 4096;  // elements that pass through the L1 cache together
+constexpr size_t kPiece = 4096;  // number of elements that fit into the L1 cache together
 constexpr uint64_t kNoTie = ~uint64_t{0};
 
-/// Buffers that a thread keeps. They only grow.
+/// Buffers of a thread. They only grow.
 struct Scratch {
-  std::vector<float> sums;          // of a piece
-  std::vector<uint64_t> mask;       // of elements
-  std::vector<uint64_t> positions;  // of blocks
-  std::vector<float> values;        // of the elements that are sent
-  std::vector<float> errors;        // theirs
+  std::vector<float> sums;          // one piece
+  std::vector<uint64_t> mask;       // a bit per element
+  std::vector<uint64_t> positions;  // a bit per block
+  std::vector<float> values;        // values of the elements that are sent
+  std::vector<float> errors;        // errors of the elements that are sent
   std::vector<std::byte> indices;
 
   template <class T>
@@ -42,7 +42,7 @@ Scratch& scratch() {
   return buffers;
 }
 
-/// What bits of indices stand for: elements, or blocks of the tensor, cut off at a message's ends.
+/// What the bits of indices stand for: elements, or blocks of the tensor, cut at a message's ends.
 class Positions {
  public:
   Positions(const CodecSpec& spec, size_t elements, uint64_t first) : elements_(elements) {
@@ -59,7 +59,7 @@ class Positions {
  private:
   size_t elements_;
   size_t unit_;
-  size_t head_;  // elements of the first position, were it not cut off behind
+  size_t head_;  // elements of the first position, before it is cut at its end
 };
 
 bool is_set(const uint64_t* mask, size_t i) {
@@ -75,7 +75,7 @@ void set_bits(uint64_t* mask, size_t begin, size_t end) {
   }
 }
 
-/// Which elements of a block are sent, and their values and errors one behind another.
+/// Which elements of a block are sent, with their values and errors in dense arrays.
 class SelectedBlock {
  public:
   SelectedBlock(const CodecSpec& spec, const EncodeArguments& arguments)
@@ -110,7 +110,7 @@ class SelectedBlock {
   }
   const float* values() const { return values_; }
   float* errors() const { return errors_; }
-  /// Numbers that are not finite must be sent, but are not selected.
+  /// Whether numbers that are not finite, which must be sent, are not selected.
   bool must_be_dense() const { return must_be_dense_; }
 
  private:
@@ -172,7 +172,8 @@ class SelectedBlock {
     }
   }
 
-  /// All that is not zero, where somebody has kept track of it: zeros there are only what cancels.
+  /// Sends the occupied elements if they are known: a zero among them is the result of a
+  /// cancellation.
   bool takes_occupied(float* values) {
     const bool fits = spec_.select == SelectKind::kNonZero && arguments_.occupied != nullptr &&
                       arguments_.add == nullptr && arguments_.error == nullptr;
@@ -282,7 +283,7 @@ Expand expand_of(Store store) {
   }
 }
 
-/// The element mask that `indices` give, in scratch().mask; false where they do not fit.
+/// Decodes `indices` to the element mask in scratch().mask. Returns false if they are not valid.
 bool decode_indices(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> indices,
                     size_t count, uint64_t first, const CodecKeys& keys) {
   uint64_t* const mask = Scratch::room(scratch().mask, mask_words(count));

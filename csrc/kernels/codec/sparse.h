@@ -1,25 +1,25 @@
-// The select stage: of a block's elements some are sent, with what tells which.
+// The select stage: sends some of a block's elements, and which ones these are.
 //
 // The body of a message is
 //
-//   values    of the elements that are sent, in their order, as the value stage writes them
-//   indices   which elements those are: nothing, gaps or a bitmap (kernels/codec/sparse_indices.h)
+//   values    of the elements that are sent, in order, in the format of the value stage
+//   indices   which elements these are: nothing, gaps or a bitmap (kernels/codec/sparse_indices.h)
 //
-// and the header names one of four layouts, the shortest of those that fit:
+// and the header names one of four layouts, the shortest that is possible:
 //
-//   dense     all elements; no indices. Taken as soon as it is no longer than the others: from then
-//             on it costs nothing to send the elements that were not selected as well
-//   implied   those that receivers know themselves (randomk); no indices
+//   dense     all elements; no indices. Used as soon as it is no longer than the others: then it
+//             costs nothing to send the elements that were not selected as well
+//   implied   receivers know the elements themselves (randomk); no indices
 //   deltas    gaps
 //   bitmap    a bit for each position
 //
-// Positions are elements, or blocks of 256 of the tensor where those are selected; a block of which
-// a message holds a part only is judged by this part. Bytes of a block of N elements of b bits, n
-// of them sent: about n (b / 8 + 1.09) at one in a hundred, n b / 8 + N / 8 when many are; N b / 8
-// at most. It wins where few large elements carry the sum, and with an error buffer, which keeps
-// the rest for later steps. A dense message takes over where n > N b / (b + 8) (Renggli et al.,
-// "SparCML", 2019); Aji and Heafield, "Sparse communication for distributed gradient descent",
-// 2017; Stich et al., "Sparsified SGD with memory", 2018.
+// Positions are elements, or blocks of 256 elements of the tensor if blocks are selected. If a
+// message contains only a part of a block, the norm of this part counts. A block of N elements of b
+// bits, n of them sent, takes about n (b / 8 + 1.09) bytes at a ratio of 1 %, n b / 8 + N / 8 if
+// many are sent, and at most N b / 8. It wins if few large elements dominate the sum, and with an
+// error buffer, which keeps the rest for later steps. A dense message is shorter if n > N b / (b +
+// 8) (Renggli et al., "SparCML", 2019); Aji and Heafield, "Sparse communication for distributed
+// gradient descent", 2017; Stich et al., "Sparsified SGD with memory", 2018.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ namespace q7x2 {
 
 enum class Layout : uint8_t { kDense, kImplied, kDeltas, kBitmap };
 
-/// What a body holds; stated in its header.
+/// The contents of a body, as its header says.
 struct SparseShape {
   Layout layout = Layout::kDense;
   uint32_t entries = 0;
@@ -44,27 +44,29 @@ struct SparseBody {
   size_t bytes = 0;
 };
 
-/// Writes the body of a block; it takes at most value_bytes(spec.value, arguments.count).
+/// Writes the body of a block, at most value_bytes(spec.value, arguments.count) bytes.
 SparseBody encode_sparse(const CodecSpec& spec, const EncodeArguments& arguments, std::byte* body);
 
-/// Whether no dense body is as short as one of so many of `count` elements, however they lie.
+/// Whether a message with `entries` of `count` elements is shorter than a dense one, for any
+/// positions.
 bool is_surely_sparse(const CodecSpec& spec, size_t entries, size_t count);
 
-/// False where the body is not one of `count` elements of this codec. `out` may then hold anything.
+/// Returns false if the body is not one of `count` elements of this codec. `out` may then contain
+/// anything.
 bool decode_sparse(const CodecSpec& spec, SparseShape shape, std::span<const std::byte> body,
                    float* out, size_t count, uint64_t first, const CodecKeys& keys,
                    const DecodeOptions& options);
 
-/// The expected share of the positions that a sum of so many contributions holds.
+/// The expected share of the positions in a sum of this many contributions.
 double sparse_share(const CodecSpec& spec, int contributions);
 
-/// Expected bits of an element of the tensor, where one that is sent takes `value_bits`.
+/// Expected bits per element of the tensor, if an element that is sent takes `value_bits`.
 double sparse_bits(const CodecSpec& spec, double value_bits);
 
-/// The same of a message that is the sum of several, if indices are independent of each other.
+/// The same for a message that is the sum of several, if their indices are independent.
 double sparse_sum_bits(const CodecSpec& spec, double value_bits, int contributions);
 
-/// What an owner sends the sum of such messages with: `spec` itself where receivers know the
+/// The spec with which an owner sends the sum of such messages: `spec` itself if receivers know the
 /// indices.
 CodecSpec spec_of_sums(const CodecSpec& spec);
 

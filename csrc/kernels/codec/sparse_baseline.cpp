@@ -1,4 +1,4 @@
-// The select stage for any processor that the compiler knows.
+// The select stage for every processor of the architecture.
 #include "kernels/codec/sparse_kernels.h"
 
 #define Q7X2_SPARSE_KERNELS kSparseKernelsBaseline

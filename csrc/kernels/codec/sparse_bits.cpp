@@ -1,5 +1,4 @@
-// What is known of a selection before there is data: the codec of its sums, and how many bits it
-// takes.
+// What is known about a selection without data: the codec of its sums, and the number of bits.
 #include <algorithm>
 #include <cmath>
 
@@ -32,7 +31,7 @@ CodecSpec spec_of_sums(const CodecSpec& spec) {
 
 namespace {
 
-/// Of the tensor's positions; 1 where that is not known before the data is.
+/// The share of the tensor's positions; 1 if it depends on the data.
 double share_of(const CodecSpec& spec) {
   switch (spec.select) {
     case SelectKind::kTopK:
@@ -49,7 +48,7 @@ double share_of(const CodecSpec& spec) {
 }
 
 double bits_at(const CodecSpec& spec, double value_bits, double share) {
-  // Gaps above a length have the probability (1 - share)^length.
+  // The probability of a gap above a length is (1 - share)^length.
   const double gap = 8 + 8 * std::pow(1 - share, 240) + 16 * std::pow(1 - share, 4080);
   double index_bits = std::min(1.0, share * gap);
   if (spec.select == SelectKind::kBlocks) index_bits /= kSelectBlock;

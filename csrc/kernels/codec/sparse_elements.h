@@ -1,5 +1,4 @@
-// Which elements a selection sends, for CPUs and GPUs: what one element or one group can tell by
-// itself.
+// Which elements a selection sends, for CPUs and GPUs: the tests for one element or one group.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +10,8 @@
 
 namespace q7x2 {
 
-/// Whether a magnitude is sent under Selection::least, `tied` telling that the element comes no
-/// later than Selection::last_tie. `least` is not more than kInfinityBits.
+/// Whether a magnitude is sent with this Selection::least. `tied`: the element does not come after
+/// Selection::last_tie. `least` is at most kInfinityBits.
 Q7X2_ELEMENT bool is_selected(uint32_t magnitude, uint32_t least, bool tied) {
   return magnitude + (tied ? 1u : 0u) > least;
 }
@@ -23,8 +22,8 @@ Q7X2_ELEMENT uint64_t random_limit(double ratio) {
   return limit > 0 ? limit : 1;
 }
 
-/// Whether element `index` of a group of `size` magnitudes is among its `n` largest, the first of
-/// equals; zeros are not worth sending, and what is not finite always is.
+/// Whether element `index` of a group of `size` magnitudes is among its `n` largest; of equal ones
+/// the first count. Zeros are never sent, and numbers that are not finite always are.
 Q7X2_ELEMENT bool is_among_largest(const uint32_t* magnitudes, int size, int index, int n) {
   const uint32_t own = magnitudes[index];
   int larger = 0;
@@ -34,19 +33,19 @@ Q7X2_ELEMENT bool is_among_largest(const uint32_t* magnitudes, int size, int ind
   return (larger < n && own > 0) || own >= kInfinityBits;
 }
 
-/// How the k-th largest magnitude is found: bits of all those that can still be it are counted, the
-/// upper 11, the middle 10 and the lower 10.
+/// How the k-th largest magnitude is found: by counting the bits of all candidates, first the upper
+/// 11, then the middle 10 and the lower 10.
 inline constexpr int kRadixShifts[] = {20, 10, 0};
 inline constexpr int kMagnitudeBits = 31;
 inline constexpr size_t kRadixBuckets = size_t{1} << 11;
 
-/// A sample of a tensor is of pieces of neighbours, one at a random place in each of as many equal
-/// parts.
+/// A sample of a tensor consists of pieces of neighbours. The tensor is divided into as many equal
+/// parts, and each part has one piece at a random position.
 struct Sample {
   static constexpr size_t kPiece = 64;
 
   size_t pieces;
-  size_t length;  ///< of a piece
+  size_t length;  ///< elements per piece
   size_t stride;
   RandomStream random;
 
@@ -57,10 +56,10 @@ struct Sample {
   }
 };
 
-/// Of a tensor of `count` elements, one at least.
+/// The sample for a tensor of `count` elements, at least one.
 Q7X2_ELEMENT Sample sample_of(size_t count, uint64_t key) {
   constexpr size_t kLargestSample = size_t{1} << 16;
-  constexpr size_t kSampledShare = 32;  // one element in so many, of smaller tensors
+  constexpr size_t kSampledShare = 32;  // for smaller tensors: one of this many elements
   const size_t share = count / kSampledShare;
   const size_t wanted = share < kLargestSample ? share : kLargestSample;
   const size_t pieces = wanted < Sample::kPiece ? 1 : wanted / Sample::kPiece;

@@ -1,10 +1,11 @@
-// The select stage's loops, compiled once for each instruction set.
+// The select stage's loops, compiled once per instruction set.
 //
-// A sparse_<isa>.cpp defines Q7X2_SPARSE_KERNELS and Q7X2_ISA_NAME and includes this file. All here
-// has internal linkage, and nothing comes from the standard library but types; see reduce_impl.h.
+// A sparse_<isa>.cpp defines Q7X2_SPARSE_KERNELS and Q7X2_ISA_NAME and includes this file.
+// Everything here has internal linkage, and uses only types of the standard library; see
+// reduce_impl.h.
 //
-// What decides on an element is written once and gives a byte; only the step from 64 bytes to 64
-// bits, compaction and expansion know instructions by name.
+// The test of an element is written once and gives a byte. Only three operations use intrinsics:
+// converting 64 bytes to 64 bits, compaction and expansion.
 #pragma once
 
 #include <cstddef>
@@ -97,7 +98,7 @@ size_t mark(const float* values, size_t count, uint32_t least, size_t ties, uint
   size_t sent = fill(tied, mask,
                      [&](size_t i) { return is_selected(magnitude_bits(values[i]), least, true); });
   if (tied == count) return sent;
-  // The word in which the ties end.
+  // The word that contains the last equal magnitude.
   const size_t next = smaller(count - tied, kWord);
   sent += fill(next, mask + tied_words, [&](size_t i) {
     return is_selected(magnitude_bits(values[tied + i]), least, tied + i < ties);
@@ -135,7 +136,7 @@ void put_flags(const Flags* flags, size_t begin, size_t count, uint64_t* mask) {
   }
 }
 
-/// One group, of any size up to 32.
+/// A single group, of any size up to 32.
 void mark_group(const float* values, size_t begin, size_t size, int n, uint64_t* mask) {
   uint32_t magnitudes[32];
   Flags flags = {};
@@ -147,10 +148,10 @@ void mark_group(const float* values, size_t begin, size_t size, int n, uint64_t*
   put_flags(&flags, begin, size, mask);
 }
 
-/// As `mark_group` for kWidth groups of `kSize`, each in a lane of its own.
+/// Like `mark_group` for kWidth groups of `kSize`, each in its own lane.
 template <size_t kSize>
 void mark_groups(const float* values, size_t begin, int n, uint64_t* mask) {
-  // Magnitudes are in order as signed integers too, and comparisons give 0 or -1.
+  // Magnitudes have the same order as signed integers, and comparisons give 0 or -1.
   using Lanes = int32_t __attribute__((vector_size(kWidth * sizeof(int32_t))));
   Lanes magnitudes[kSize];
   for (size_t group = 0; group < kWidth; ++group) {
@@ -225,7 +226,7 @@ float norm(const float* values, size_t count) {
   return static_cast<float>(__builtin_sqrt(lanes[0]));
 }
 
-// A word with few bits is taken a bit at a time; AVX-512 takes the others 16 elements at a time.
+// Words with few bits are processed bit by bit. AVX-512 processes the others 16 elements at a time.
 #if defined(__AVX512F__)
 constexpr size_t kFewBits = 6;
 #else
@@ -237,8 +238,8 @@ __mmask16 first_lanes(size_t count) {
   return static_cast<__mmask16>((1u << count) - 1);
 }
 
-/// Stores a whole vector where `room` allows: that and a compaction in a register are far faster
-/// than a compacting store.
+/// Stores a whole vector if `room` allows. That, and a compaction in a register, is far faster than
+/// a compacting store.
 size_t compact_lanes(const float* values, __mmask16 lanes, float* out, size_t room) {
   const __m512 some = _mm512_maskz_compress_ps(lanes, _mm512_maskz_loadu_ps(lanes, values));
   const size_t selected = count_of(lanes);
@@ -246,7 +247,7 @@ size_t compact_lanes(const float* values, __mmask16 lanes, float* out, size_t ro
   return selected;
 }
 
-/// Sixteen elements of an aligned result, past the caches.
+/// Stores sixteen elements of an aligned result, bypassing the caches.
 size_t stream_lanes(const float* values, __mmask16 lanes, float* out) {
   const size_t selected = count_of(lanes);
   const __m512 packed = _mm512_maskz_loadu_ps(first_lanes(selected), values);
@@ -315,7 +316,7 @@ size_t expand_cached(const float* values, const uint64_t* mask, size_t count, Ex
 #if defined(__AVX512F__) || defined(__AVX2__)
 constexpr size_t kCacheLine = 64;
 
-/// Whole words of a result that begins at a cache line; returns how many values it took.
+/// Stores whole words of a result that begins at a cache line; returns the number of values used.
 size_t stream_words(const float* values, const uint64_t* mask, size_t words, float* out) {
   size_t used = 0;
   for (size_t i = 0; i < words; ++i, out += kWord) {
@@ -332,7 +333,7 @@ size_t stream_words(const float* values, const uint64_t* mask, size_t words, flo
     }
 #endif
   }
-  _mm_sfence();  // others may be told that the result is there
+  _mm_sfence();  // before other threads learn that the result is complete
   return used;
 }
 #endif

@@ -1,4 +1,4 @@
-// Bit masks to bytes, and back.
+// Encodes bit masks as bytes, and decodes them.
 #include "kernels/codec/sparse_indices.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace q7x2 {
 namespace {
 
-constexpr size_t kOneByte = 240;    // gaps below take one byte
-constexpr size_t kTwoBytes = 4080;  // and below this, two
+constexpr size_t kOneByte = 240;    // smaller gaps take one byte
+constexpr size_t kTwoBytes = 4080;  // smaller gaps take two bytes
 static_assert(kTwoBytes == kOneByte + (255 - kOneByte) * 256);
 static_assert(kLargestGap == kTwoBytes + (size_t{1} << 24) - 1);
 
@@ -19,7 +19,7 @@ std::byte byte_of(size_t value) {
   return static_cast<std::byte>(value & 0xFF);
 }
 
-/// Returns the end of what it wrote.
+/// Returns the end of the bytes that it wrote.
 std::byte* put_gap(size_t gap, std::byte* out) {
   if (gap < kOneByte) {
     *out++ = byte_of(gap);

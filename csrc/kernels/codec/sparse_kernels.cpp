@@ -1,4 +1,4 @@
-// The dispatch of the select stage to an instruction set.
+// Dispatches the select stage to an instruction set.
 #include "kernels/codec/sparse_kernels.h"
 
 #include <cstdlib>

@@ -19,7 +19,7 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kLeastToSample = 1 << 14;
-// The largest share of elements that is gathered: of more, messages are nearly dense.
+// The largest share of elements that is gathered. With more, messages are nearly dense.
 constexpr double kMostGathered = 0.125;
 static_assert(kLargestRead == GatheredElements::kBlock);
 
@@ -35,7 +35,7 @@ std::vector<uint32_t> read_sample(const ReadElements& read, const Sample& sample
   return magnitudes;
 }
 
-/// The `rank`-th largest, from 0: counted in equal intervals, and sorted out in one of those.
+/// The `rank`-th largest, from 0: counts in equal intervals, and then searches one of these.
 uint32_t largest(std::span<const uint32_t> magnitudes, size_t rank) {
   constexpr int kIntervalBits = 11;
   const auto [least, most] = std::ranges::minmax(magnitudes);
@@ -54,23 +54,24 @@ uint32_t largest(std::span<const uint32_t> magnitudes, size_t rank) {
   return *at;
 }
 
-/// The k-th largest magnitude, and how many are as large and among the k largest, or not.
+/// The k-th largest magnitude, and how many elements of it are not among the k largest (surplus) or
+/// are (ties).
 struct Boundary {
   uint32_t magnitude = 0;
   size_t surplus = 0;
   size_t ties = 0;
 };
 
-/// Between which the k-th largest is, almost certainly.
+/// Two magnitudes between which the k-th largest is, almost certainly.
 struct Bounds {
   uint32_t low = 1;
   uint32_t high = kInfinityBits;
-  double reach = 0;  ///< the share of elements by which the k-th may be off, to either side
+  double reach = 0;  ///< the share of elements by which the rank may be wrong, in both directions
 };
 
-/// The variance of how many of a sample's elements are as large as `least`. Large elements cluster:
-/// then pieces of neighbours differ by far more than by chance, and few of them tell of a cluster.
-/// (Cochran, "Sampling techniques", 1977: clusters of equal size.)
+/// The variance of the number of sampled elements that are at least `least`. Large elements
+/// cluster: then the pieces of neighbours differ far more than random elements, and few of them
+/// show a cluster. (Cochran, "Sampling techniques", 1977: clusters of equal size.)
 double variance_of_larger(std::span<const uint32_t> sampled, uint32_t least) {
   double sum = 0;
   double squares = 0;
@@ -90,8 +91,8 @@ Bounds bounds_by_sample(const ReadElements& read, size_t count, double ratio, ui
   const double size = static_cast<double>(sampled.size());
   const uint32_t estimate =
       largest(sampled, std::min(static_cast<size_t>(ratio * size), sampled.size() - 1));
-  // Four standard deviations. A piece of neighbours tells a quarter at most of what its elements
-  // would at random places.
+  // Four standard deviations. The elements of a piece tell as much as at least a quarter of that
+  // number at random positions.
   const double slack = 4 * std::sqrt(std::max(4 * size * ratio * (1 - ratio),
                                               variance_of_larger(sampled, estimate))) +
                        8;
@@ -105,7 +106,8 @@ Bounds bounds_by_sample(const ReadElements& read, size_t count, double ratio, ui
   return bounds;
 }
 
-/// The k-th largest of `above` magnitudes beyond, and those `between`; nothing where it is neither.
+/// The k-th largest, if `above` magnitudes are above the bounds; nothing if it is not among
+/// `between`.
 std::optional<Boundary> boundary_between(const Bounds& bounds, size_t k, size_t above,
                                          std::span<const uint32_t> between) {
   if (above >= k) return std::nullopt;
@@ -124,7 +126,7 @@ std::optional<Boundary> boundary_between(const Bounds& bounds, size_t k, size_t 
   return Boundary{magnitude, larger + equal - wanted, wanted - larger};
 }
 
-/// Keeps what is between the bounds only, for selections of many elements.
+/// Keeps only the elements between the bounds, for selections of many elements.
 std::optional<Boundary> boundary_near_sample(const ReadElements& read, size_t count, size_t k,
                                              const Bounds& bounds) {
   const SparseKernels& kernels = dispatched_sparse_kernels();
@@ -150,7 +152,7 @@ std::optional<Boundary> boundary_near_sample(const ReadElements& read, size_t co
   return boundary_between(bounds, k, above, magnitudes);
 }
 
-/// Gathers all from the lower bound on, and sorts out those that are sent.
+/// Gathers all elements from the lower bound on, and keeps those that are sent.
 std::optional<Selection> gather(const ReadElements& read, size_t count, size_t k,
                                 const Bounds& bounds) {
   const double share = static_cast<double>(k) / static_cast<double>(count) + bounds.reach;
@@ -185,7 +187,7 @@ std::optional<Selection> gather(const ReadElements& read, size_t count, size_t k
 Boundary boundary_by_radix(const ReadElements& read, size_t count, size_t k) {
   Boundary boundary;
   boundary.ties = k;
-  uint32_t prefix = 0;  // of the k-th largest, above the shift of the pass before
+  uint32_t prefix = 0;  // bits of the k-th largest above the shift of the previous pass
   int prefix_shift = kMagnitudeBits;
   for (const int shift : kRadixShifts) {
     std::array<size_t, kRadixBuckets> sizes{};
@@ -208,7 +210,7 @@ Boundary boundary_by_radix(const ReadElements& read, size_t count, size_t k) {
   return boundary;
 }
 
-/// The index of the `ties`-th element of a magnitude.
+/// The index of the `ties`-th element with this magnitude.
 uint64_t find_tie(const ReadElements& read, size_t count, uint32_t magnitude, size_t ties) {
   for (size_t begin = 0; begin < count; begin += kLargestRead) {
     const size_t length = std::min(kLargestRead, count - begin);
@@ -282,7 +284,7 @@ Selection select_blocks(const ReadElements& read, size_t count, double ratio, ui
   Selection selection =
       select_largest(read_norms, norms.size(), selected_count(ratio, norms.size()), key);
   if (selection.last_tie != kNoTie) selection.last_tie *= kSelectBlock;
-  selection.gathered = nullptr;  // norms
+  selection.gathered = nullptr;  // it would contain norms
   return selection;
 }
 

@@ -9,7 +9,7 @@
 namespace q7x2 {
 namespace {
 
-// Visits the groups: (first element, elements, group).
+// Calls body(first element, number of elements, group) for each group.
 template <class Body>
 void for_each_group(const ValueSpec& spec, size_t count, Body body) {
   for (size_t begin = 0, group = 0; begin < count; begin += spec.group, ++group) {

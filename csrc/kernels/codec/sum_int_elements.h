@@ -10,20 +10,20 @@
 
 namespace q7x2 {
 
-/// What a group has for its maximum, given the bits of its largest magnitude.
+/// The maximum of a group, from the bits of its largest magnitude.
 Q7X2_ELEMENT float group_maximum(uint32_t largest) {
   return float_from_bits(largest >= kInfinityBits ? kNanBits : largest);
 }
 
-/// The least power of two that is not less; of a normal number.
+/// The least power of two that is not less than `value`, a normal number.
 Q7X2_ELEMENT double power_of_two_from(double value) {
   const auto bits = __builtin_bit_cast(uint64_t, value);
   const uint64_t exponent = (bits >> 52) + ((bits & ((uint64_t{1} << 52) - 1)) != 0 ? 1 : 0);
   return __builtin_bit_cast(double, exponent << 52);
 }
 
-/// How the numbers of a group become integers, and sums of integers numbers. fp32 holds integers of
-/// 16 bits, so its arithmetic is enough for them.
+/// Converts the numbers of a group to integers, and sums of integers to numbers. fp32 represents
+/// integers of 16 bits exactly, so its arithmetic is sufficient for them.
 template <class Int>
 class SumIntSteps {
  public:
@@ -34,8 +34,7 @@ class SumIntSteps {
       : scale_(is_finite(maximum) ? scale_to(maximum, static_cast<float>(levels)) : no_scale()),
         levels_(levels) {}
 
-  /// Rounded down after `chance` is added: one half is to the nearest. Not where the maximum is not
-  /// finite.
+  /// Adds `chance` and rounds down; 0.5 rounds to nearest. Requires a finite maximum.
   Q7X2_ELEMENT Int code(float value, float chance) const {
     const int biased =
         static_cast<int>(value * scale_.inverse + (static_cast<float>(levels_) + chance));
@@ -45,7 +44,7 @@ class SumIntSteps {
   Q7X2_ELEMENT float lost(float value, Int code) const {
     return value - static_cast<float>(code) * scale_.step;
   }
-  /// NaN where the maximum is not finite.
+  /// NaN if the maximum is not finite.
   Q7X2_ELEMENT float value(Int sum, int divisor) const {
     return static_cast<float>(sum) * scale_.step / static_cast<float>(divisor);
   }
@@ -86,7 +85,7 @@ class SumIntSteps<int32_t> {
   int64_t levels_;
 };
 
-/// What rounds element `index`, which is in the group that begins at `begin`.
+/// The random number that rounds element `index`, whose group begins at `begin`.
 Q7X2_ELEMENT float sum_int_chance(const ValueSpec& spec, uint64_t rounding_key, uint64_t begin,
                                   uint64_t index) {
   return spec.stochastic
@@ -94,7 +93,7 @@ Q7X2_ELEMENT float sum_int_chance(const ValueSpec& spec, uint64_t rounding_key, 
              : 0.5F;
 }
 
-/// Calls `body` with an integer of the spec's bits.
+/// Calls `body` with an integer type of the spec's bits.
 template <class Body>
 inline void with_integers(const ValueSpec& spec, Body body) {
   switch (spec.bits) {

@@ -1,4 +1,4 @@
-// Values as shorter floats, each by itself: casts there and back.
+// Casts of values to shorter floats and back, each by itself.
 //
 // Compiled once for each instruction set, with internal linkage: see value_codec_impl.h.
 #pragma once
@@ -18,7 +18,7 @@
 namespace q7x2 {
 namespace {
 
-/// A code of T, wherever in memory.
+/// A code of T at any address.
 template <class T>
 struct __attribute__((packed, may_alias)) CodeAt {
   typename T::Bits bits;

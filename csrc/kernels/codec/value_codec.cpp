@@ -38,7 +38,7 @@ const ValueKernels& dispatched_value_kernels() {
 
 size_t value_bytes(const ValueSpec& spec, size_t count) {
   if (spec.group == 0) return count * spec.bits / 8;
-  // Groups are multiples of 8 but for the last.
+  // All groups but the last are multiples of 8.
   return scales_bytes(spec, count) + (count + 7) / 8 * spec.bits;
 }
 

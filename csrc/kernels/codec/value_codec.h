@@ -1,12 +1,12 @@
-// The value stage: fp32 numbers become codes of a few bits, group by group, and back.
+// The value stage: converts fp32 numbers to codes of a few bits, group by group, and back.
 //
 // The body of a message of `count` numbers is
 //
-//   scales   of each group: an fp32 (minmax: two, the step and the least), little endian
-//   codes    of all numbers, packed (kernels/codec/pack.h)
+//   scales   per group: an fp32 (minmax: two, the step and the least), little endian
+//   codes    all numbers, packed (kernels/codec/pack.h)
 //
-// so its length follows from `count`, and a decoder that was given that many bytes stays within
-// them whatever they hold.
+// So its length follows from `count`, and a decoder that is given that many bytes never reads
+// beyond them, whatever they contain.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace q7x2 {
 
-/// One block on its way into a body; see EncodeArguments.
+/// A block that is written to a body; see EncodeArguments.
 struct ValueBlock {
   const float* values = nullptr;
   size_t count = 0;
@@ -29,9 +29,9 @@ struct ValueBlock {
   uint64_t rounding_key = 0;
 };
 
-/// Of any kind but kSumInt.
+/// For every kind except kSumInt.
 using EncodeValues = void(const ValueSpec& spec, const ValueBlock& block, std::byte* body);
-/// `add`: to what `out` holds.
+/// `add`: adds to the contents of `out`.
 using DecodeValues = void(const ValueSpec& spec, const std::byte* body, float* out, size_t count,
                           uint64_t first, uint64_t shared_key, bool add);
 
@@ -41,14 +41,14 @@ struct ValueKernels {
   DecodeValues* decode;
 };
 
-/// Those that this processor runs, the best first.
+/// The kernels that this processor can run, the best first.
 std::span<const ValueKernels> value_kernels();
-/// The choice of this process: Q7X2_ISA, or the best.
+/// The kernels of this process: those that Q7X2_ISA names, or the best.
 const ValueKernels& dispatched_value_kernels();
 
 size_t value_bytes(const ValueSpec& spec, size_t count);
 
-// The entry points, one pair for each instruction set.
+// The entry points, one pair per instruction set.
 EncodeValues encode_values_baseline;
 DecodeValues decode_values_baseline;
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The value stage for any processor that the compiler knows.
+// The value stage for every processor of the architecture.
 #define Q7X2_ENCODE_VALUES encode_values_baseline
 #define Q7X2_DECODE_VALUES decode_values_baseline
 #include "kernels/codec/value_codec.h"

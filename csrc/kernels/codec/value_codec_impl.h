@@ -1,8 +1,8 @@
-// The value stage, compiled once for each instruction set.
+// The value stage, compiled once per instruction set.
 //
 // A value_codec_<isa>.cpp defines Q7X2_ENCODE_VALUES and Q7X2_DECODE_VALUES, the names of its entry
-// points, and includes this file. All here has internal linkage, and nothing comes from the
-// standard library but types; see reduce_impl.h.
+// points, and includes this file. Everything here has internal linkage, and uses only types of the
+// standard library; see reduce_impl.h.
 //
 // A group passes through a buffer that stays in the L1 cache: sum of value and error, statistics,
 // codes and new error, packed codes. So memory is read and written once.

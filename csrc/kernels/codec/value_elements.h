@@ -1,5 +1,5 @@
-// What becomes of one number, for CPUs and GPUs: a scale from the statistics of its group, a code
-// from number and scale, a number from code and scale.
+// The computation for one number, for CPUs and GPUs: a scale from the statistics of its group, a
+// code from number and scale, a number from code and scale.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace q7x2 {
 
-/// Sums over a group run in so many partial sums, element i in i % kLanes, which are folded in
-/// halves: one order on every processor.
+/// Sums over a group are computed as this many partial sums, element i in sum i % kLanes. They are
+/// folded in halves: in the same order on every processor.
 inline constexpr int kLanes = 16;
 
 inline constexpr uint32_t kInfinityBits = 0x7F800000;
 inline constexpr uint32_t kNanBits = 0x7FC00000;
-/// Groups that are smaller than this in all their elements are taken for zeros: the inverse of a
+/// If all elements of a group are smaller than this, they count as zeros, because the inverse of a
 /// scale must be finite.
 inline constexpr float kLeastMagnitude = 0x1p-100F;
 
-/// The scale of a group. A number is coded from (number - least) * inverse, and a code stands for
-/// its unit value * step + least.
+/// The scale of a group. The coder gets (number - least) * inverse, and a code stands for its unit
+/// value * step + least.
 struct Scale {
   float step = 0;
   float inverse = 0;
   float least = 0;
 };
 
-/// Bits of the magnitude: of finite numbers in the order of the numbers, infinities and NaNs above.
+/// Bits of the magnitude: finite numbers keep their order, and infinities and NaNs are above them.
 Q7X2_ELEMENT uint32_t magnitude_bits(float value) {
   return float_to_bits(value) & 0x7FFFFFFF;
 }
 
-/// To the nearest, on every processor.
+/// Rounded to nearest on every processor.
 Q7X2_ELEMENT float square_root(float value) {
 #if defined(__CUDA_ARCH__)
   return __fsqrt_rn(value);
@@ -46,7 +46,7 @@ Q7X2_ELEMENT bool is_finite(float value) {
   return magnitude_bits(value) < kInfinityBits;
 }
 
-/// An integer in the order of the numbers, and back.
+/// An integer with the same order as the numbers, and the inverse.
 Q7X2_ELEMENT int32_t ordered(float value) {
   const auto bits = static_cast<int32_t>(float_to_bits(value));
   return bits ^ ((bits >> 31) & 0x7FFFFFFF);
@@ -55,12 +55,12 @@ Q7X2_ELEMENT float from_ordered(int32_t bits) {
   return float_from_bits(static_cast<uint32_t>(bits ^ ((bits >> 31) & 0x7FFFFFFF)));
 }
 
-/// Groups of so many numbers, the last one of what is left.
+/// Number of groups; the last one may be shorter.
 Q7X2_ELEMENT size_t num_groups(const ValueSpec& spec, size_t count) {
   return (count + spec.group - 1) / spec.group;
 }
 
-/// fp32 numbers that make a group's scale: the step, and with `minmax` the least.
+/// Number of fp32 numbers in a group's scale: the step, and with `minmax` the least.
 Q7X2_ELEMENT size_t scales_of_group(const ValueSpec& spec) {
   return spec.minmax ? 2 : 1;
 }
@@ -69,26 +69,26 @@ Q7X2_ELEMENT size_t scales_bytes(const ValueSpec& spec, size_t count) {
   return num_groups(spec, count) * scales_of_group(spec) * sizeof(float);
 }
 
-/// Codes stand for -levels ... levels.
+/// Codes represent -levels ... levels.
 Q7X2_ELEMENT int levels_of(int bits) {
   return static_cast<int>((1U << (bits - 1)) - 1);
 }
 
-/// Steps such that the largest unit stands for `magnitude`.
+/// The scale with which the largest unit represents `magnitude`.
 Q7X2_ELEMENT Scale scale_to(float magnitude, float largest_unit) {
   if (!(magnitude >= kLeastMagnitude)) return {};
   const float step = magnitude / largest_unit;
-  // Where the division rounded up at the very end of the range, the largest must stay finite.
+  // If the division rounded up at the end of the range, the largest number must stay finite.
   return {is_finite(step * largest_unit) ? step : float_from_bits(float_to_bits(step) - 1),
           largest_unit / magnitude, 0};
 }
 
-/// A scale that a group has where fp32 does not hold what its codes could stand for.
+/// The scale of a group if fp32 cannot represent the numbers of its codes.
 Q7X2_ELEMENT Scale no_scale() {
   return {float_from_bits(kNanBits), 0, 0};
 }
 
-/// Above it, what is coded may decode to more than fp32 holds.
+/// If a number is above this, its code may decode to more than fp32 can represent.
 inline constexpr float kLargestMagnitude = 0x1p126F;
 
 Q7X2_ELEMENT Scale scale_between(float least, float most, int bits) {
@@ -99,10 +99,10 @@ Q7X2_ELEMENT Scale scale_between(float least, float most, int bits) {
   return {range / steps, steps / range, least};
 }
 
-// The coders. `chance` in [0, 1) rounds up where the rest is more than 1 - chance: 0.5 is to the
+// The coders. `chance` in [0, 1) rounds up if the remainder is more than 1 - chance; 0.5 rounds to
 // nearest. A code stands for unit(code) * step + least.
 
-/// What a group's scale is made from, beside the largest magnitude.
+/// The statistics that determine a group's scale, besides the largest magnitude.
 enum class ScaleBy : uint8_t { kLargest, kSquares, kMean, kRange };
 
 /// Equal steps around zero.
@@ -135,7 +135,7 @@ struct AffineSteps {
   Q7X2_ELEMENT int zero() const { return 0; }
 };
 
-/// An 8-bit float, scaled so that the largest number is the format's largest.
+/// An 8-bit float, scaled so that the largest number is the format's largest number.
 template <class T>
 struct Float8Steps {
   static constexpr ScaleBy kScale = ScaleBy::kLargest;
@@ -147,7 +147,7 @@ struct Float8Steps {
   Q7X2_ELEMENT int zero() const { return 0; }
 };
 
-/// The sign; that of a zero is drawn, or many zeros and ties would add up to a direction.
+/// The sign. That of a zero is random; otherwise many zeros and ties would add up to a direction.
 struct SignStep {
   static constexpr ScaleBy kScale = ScaleBy::kMean;
   Q7X2_ELEMENT int code(float value, Scale, float chance) const {
@@ -158,24 +158,25 @@ struct SignStep {
   Q7X2_ELEMENT int zero() const { return 1; }
 };
 
-// Scales that take more than the largest magnitude. Sums of numbers would overflow where the
-// numbers are huge, and their squares vanish where they are tiny, so both are taken of multiples.
+// Scales that need more than the largest magnitude. Sums of huge numbers would overflow, and
+// squares of tiny numbers vanish, so both are computed from multiples of the numbers.
 
-/// Of the sum of all magnitudes times this.
+/// The scale from the sum of all magnitudes, which are multiplied by kSumScale.
 inline constexpr float kSumScale = 0x1p-10F;
 
 Q7X2_ELEMENT Scale scale_to_mean(float sum, int count) {
   return scale_to(sum / static_cast<float>(count) * (1 / kSumScale), 1);
 }
 
-/// Of the sum of the squares of all numbers divided by the largest magnitude.
+/// The scale from the sum of the squares of all numbers divided by the largest magnitude.
 Q7X2_ELEMENT Scale scale_to_norm(float largest, float squares, float largest_unit) {
   const float norm = largest * square_root(squares);
   return norm < kLargestMagnitude ? scale_to(norm, largest_unit) : no_scale();
 }
 
-/// Rotated numbers are nearly normal: there so many standard deviations for the largest unit leave
-/// the least angle between what is coded and what is decoded, large numbers being cut off.
+/// Rotated numbers are nearly normal. If the largest unit represents this many standard deviations,
+/// and larger numbers are cut off, the angle between the encoded and the decoded vector is
+/// smallest.
 Q7X2_ELEMENT float clipped_deviations(int bits) {
   switch (bits) {
     case 2:
@@ -198,24 +199,26 @@ Q7X2_ELEMENT Scale scale_to_clip(float largest, float squares, int count, int bi
   return scale_to(clipped < largest ? clipped : largest, largest_unit);
 }
 
-/// From the sums of (number / step)^2 and of number / step * unit: what is decoded has the right
-/// projection on what was encoded, and so the right mean (Vargaftik et al., "EDEN", 2022).
+/// The step from the sums of (number / step)^2 and of number / step * unit: the projection of the
+/// decoded vector on the encoded one has the right length, and so the mean is right (Vargaftik et
+/// al., "EDEN", 2022).
 Q7X2_ELEMENT float step_to_project(float step, float squares, float along) {
   return along > 0 ? step * (squares / along) : 0;
 }
-/// From the sums of unit^2 and of number / step * unit: what is decoded is as near as can be.
+/// The step from the sums of unit^2 and of number / step * unit: the decoded vector has the least
+/// error.
 Q7X2_ELEMENT float step_to_fit(float step, float unit_squares, float along) {
   return along > 0 ? step * (along / unit_squares) : 0;
 }
 
-/// Rotated numbers are smaller than a rotation by this factor, so that their sums stay finite.
+/// Rotated numbers are multiplied by this factor, so that their sums stay finite.
 inline constexpr float kRotatedScale = 0x1p-5F;
 
-/// What the numbers of a piece are multiplied by before the transform.
+/// The factor for the numbers of a piece before the transform.
 Q7X2_ELEMENT float scale_into_rotation(size_t piece) {
   return kRotatedScale / square_root(static_cast<float>(piece));
 }
-/// What they are multiplied by after the transform back.
+/// The factor after the inverse transform.
 Q7X2_ELEMENT float scale_out_of_rotation(size_t piece) {
   return (1 / kRotatedScale) / square_root(static_cast<float>(piece));
 }

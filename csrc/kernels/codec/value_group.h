@@ -1,21 +1,20 @@
 // The value stage of one group, written once for CPUs and GPUs.
 //
-// A Team is who works on a group: one thread of the CPU, which passes over a buffer, or a warp of a
-// GPU, which holds the group in registers. It has
+// A Team works on a group: one thread of the CPU, which passes over a buffer, or a warp of a GPU,
+// which holds the group in registers. It has
 //
 //   Floats               numbers of the group: floats[index]
-//   count                of the numbers
+//   count                number of numbers
 //   sum(term)            the sum of term(index), in the order that kLanes prescribes
 //   largest(values)      bits of the largest magnitude
 //   range(values)        the least and the largest number, as `ordered` integers
 //   floats(values)       a copy
 //   rotate(floats, signs), rotate_back(floats, signs, step)
-//   make_codes(...)      sets the codes of values, and what they lose
-//   units(coder)         units[index]: what the codes stand for
-//   store_lost(...)      sets what values lose that are decoded otherwise
+//   make_codes(...)      sets the codes of values, and their errors
+//   units(coder)         units[index]: the unit values of the codes
+//   store_lost(...)      sets the errors of values that are decoded in another way
 //
-// `values` are Floats, or anything else with values[index]. All of it gives the same bits, whoever
-// the team is.
+// `values` are Floats, or anything else with values[index]. All teams give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +33,7 @@
 namespace q7x2 {
 namespace {
 
-/// As `ordered` integers.
+/// Two `ordered` integers.
 struct Range {
   int32_t least;
   int32_t most;
@@ -69,9 +68,9 @@ Q7X2_TEAM Scale scale_of(const Team& team, Coder, const ValueSpec& spec, const V
   }
 }
 
-// Both code `sums`, whose largest magnitude is finite, and write their error. `error` belongs to
-// the first number, and may be null. They return the scale that goes with the codes; its step is
-// not finite where the group has none, and the codes are not set then.
+// Both encode `sums`, whose largest magnitude must be finite, and write their error. `error` is
+// that of the first number, and may be null. They return the scale of the codes. If the group has
+// no valid scale, its step is not finite, and the codes are not set.
 
 template <class Team, class Coder, class Floats>
 Q7X2_TEAM Scale encode_plain(Team& team, Coder coder, const ValueSpec& spec,

@@ -1,4 +1,4 @@
-// The table of value kinds: which element functions each one has.
+// The table of value kinds, with the element functions of each.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace q7x2 {
 
-/// fp32 as it is: nothing is lost.
+/// fp32 unchanged: without error.
 struct Whole {
   using Bits = uint32_t;
   Bits bits;
@@ -22,7 +22,7 @@ Q7X2_ELEMENT Whole from_float<Whole>(float value) {
   return {float_to_bits(value)};
 }
 
-/// Calls `cast` with a float type, or `groups` with a coder. Not of kSumInt, which is no value
+/// Calls `cast` with a float type, or `groups` with a coder. Not for kSumInt, which is not a value
 /// stage.
 template <class Cast, class Groups>
 inline void with_kind(const ValueSpec& spec, Cast cast, Groups groups) {

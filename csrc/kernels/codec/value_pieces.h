@@ -13,13 +13,13 @@
 namespace q7x2 {
 namespace {
 
-// The buffer's length, and that of the pieces in which casts go through it.
+// The length of the buffer, and of the pieces in which casts pass through it.
 constexpr size_t kPiece = kLargestGroup;
 
 struct Buffer {
   alignas(64) float sums[kPiece];
   alignas(64) float rotated[kPiece];
-  alignas(64) float units[kPiece];  // or chances
+  alignas(64) float units[kPiece];  // or random numbers
   alignas(64) uint8_t codes[kPiece];
 };
 
@@ -44,7 +44,7 @@ float load_float(const std::byte* at) {
 // ------------------------------------------------------------------------------------- statistics
 
 uint32_t largest_magnitude(const float* values, size_t count) {
-  int32_t largest = 0;  // signed, for which every instruction set compares
+  int32_t largest = 0;  // signed, because every instruction set can compare these
   for (size_t i = 0; i < count; ++i) {
     const auto bits = static_cast<int32_t>(magnitude_bits(values[i]));
     largest = bits > largest ? bits : largest;
@@ -73,8 +73,7 @@ uint32_t load_sums(const float* values, const float* add, size_t count, float* s
   return static_cast<uint32_t>(largest);
 }
 
-/// The sum of term(0) ... term(count - 1) in the order that kLanes prescribes; `count` is a
-/// multiple of kLanes.
+/// The sum of term(0) ... term(count - 1) in the order of kLanes; `count` is a multiple of kLanes.
 template <class Term>
 float sum_of(size_t count, Term term) {
   float lanes[kLanes] = {};

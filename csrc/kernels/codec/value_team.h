@@ -1,4 +1,4 @@
-// A Team (kernels/codec/value_group.h) of one thread of the CPU, which passes over a buffer.
+// A Team (kernels/codec/value_group.h) that is one thread of the CPU, which passes over a buffer.
 //
 // Compiled once for each instruction set, with internal linkage: see value_codec_impl.h.
 #pragma once
@@ -16,7 +16,7 @@
 namespace q7x2 {
 namespace {
 
-/// What `group_chance` says of each element; `count` is a multiple of 32.
+/// The `group_chance` of each element; `count` is a multiple of 32.
 void fill_chances(RandomStream stream, size_t count, float* chances) {
   for (size_t i = 0; i < count; i += 32) {
     for (size_t j = 0; j < 16; ++j) {
@@ -51,7 +51,7 @@ void make_units(Coder coder, const uint8_t* codes, size_t count, float* units) {
   for (size_t i = 0; i < count; ++i) units[i] = coder.unit(codes[i]);
 }
 
-/// Numbers lie in the buffer, followed by zeros up to a multiple of kLanes.
+/// The buffer holds the numbers, followed by zeros up to a multiple of kLanes.
 struct Team {
   using Floats = float*;
   struct Units {

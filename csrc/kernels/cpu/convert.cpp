@@ -28,7 +28,7 @@ Q7X2_ELEMENT double to<double>(float value) {
   return value;
 }
 
-/// Calls `body` with an element of the type.
+/// Calls `body` with the element type of `dtype`.
 template <class Body>
 void with_type(DType dtype, Body body) {
   switch (dtype) {

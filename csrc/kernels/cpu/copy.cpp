@@ -11,7 +11,7 @@ namespace {
 
 #if defined(__x86_64__)
 constexpr size_t kBlock = 128;
-// Below this the C library does not use `rep movsb`.
+// The C library does not use `rep movsb` for fewer bytes.
 constexpr size_t kShort = 2048;
 
 __attribute__((target("avx2"))) size_t copy_blocks(char* to, const char* from, size_t bytes) {
@@ -35,7 +35,7 @@ __attribute__((target("avx2"))) size_t copy_blocks(char* to, const char* from, s
 }  // namespace
 
 void copy_bytes(void* destination, const void* source, size_t bytes) {
-  if (bytes == 0) return;  // from or to nowhere
+  if (bytes == 0) return;  // the pointers may be null
   size_t done = 0;
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2");

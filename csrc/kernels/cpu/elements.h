@@ -1,8 +1,8 @@
 // Floats of 16 and 8 bits: their bits, and their conversions from and to fp32.
 //
-// Branch-free, so that a compiler vectorises a loop over them, and without library calls, so that
-// they run on a GPU as well. They round to nearest even and agree with torch's c10 types on every
-// code, saturation and NaN included. A NaN keeps being a NaN; its payload is not kept.
+// They have no branches, so that a compiler can vectorise loops over them, and no library calls, so
+// that they also run on a GPU. They round to nearest even and agree with torch's c10 types on every
+// code, including saturation and NaN. A NaN stays a NaN; its payload is not kept.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,21 @@
 #if defined(__CUDACC__)
 #define Q7X2_ELEMENT __host__ __device__ __forceinline__
 #else
-// Always inlined: no copy compiled for one instruction set can be linked into code for another.
+// Always inlined, so that no copy compiled for one instruction set can be linked into code for
+// another.
 #define Q7X2_ELEMENT inline __attribute__((always_inline))
 #endif
 
 namespace q7x2 {
 
-/// What a format does with the codes and values at the end of its range.
+/// How a format uses the codes at the end of its range, and values beyond it.
 enum class FloatRange {
   kIeee,    ///< infinities and NaNs in the highest exponent; overflow gives infinity
   kFinite,  ///< ("fn") one NaN code per sign, no infinity; overflow saturates
-  kNoZero,  ///< ("fnuz") one NaN in the place of negative zero, no infinity; overflow gives NaN
+  kNoZero,  ///< ("fnuz") one NaN instead of negative zero, no infinity; overflow gives NaN
 };
 
-/// A sign bit, `exponent` bits with `bias`, `mantissa` bits.
+/// A sign bit, `exponent` bits with `bias`, and `mantissa` bits.
 struct FloatFormat {
   int exponent;
   int mantissa;
@@ -88,7 +89,7 @@ Q7X2_ELEMENT float to_float(T value) {
   const uint32_t shifted = magnitude << kShift;
 
   const uint32_t normal = shifted + (static_cast<uint32_t>(127 - kFormat.bias) << 23);
-  // A subnormal is m * 2^(1 - bias): put m behind a leading one, then take that one away.
+  // A subnormal is m * 2^(1 - bias): set m after a leading one, then subtract this one.
   constexpr uint32_t kOne = static_cast<uint32_t>(128 - kFormat.bias) << 23;
   const uint32_t subnormal = float_to_bits(float_from_bits(shifted + kOne) - float_from_bits(kOne));
   const uint32_t finite = magnitude < (1u << kFormat.mantissa) ? subnormal : normal;
@@ -96,7 +97,8 @@ Q7X2_ELEMENT float to_float(T value) {
   if constexpr (kFormat.range == FloatRange::kNoZero) {
     return float_from_bits(code == (1u << kMagnitudeBits) ? 0x7FC00000 : finite | sign);
   } else {
-    // The first code that is no number: all ones but, where there are infinities, the mantissa.
+    // The first code that is not a number: all ones, but if there are infinities, zeros in the
+    // mantissa.
     constexpr uint32_t kSpecial = kFormat.range == FloatRange::kIeee
                                       ? ((1u << kFormat.exponent) - 1) << kFormat.mantissa
                                       : (1u << kMagnitudeBits) - 1;
@@ -123,7 +125,7 @@ Q7X2_ELEMENT T from_float(float value) {
   const uint32_t sign = (bits >> 31) << kMagnitudeBits;
 
   const uint32_t normal = (magnitude - kRebias + kHalf + ((magnitude >> kShift) & 1)) >> kShift;
-  // Added to a power of two whose last place is the smallest subnormal, the adder itself rounds.
+  // Added to a power of two whose last digit is the smallest subnormal, the adder itself rounds.
   constexpr uint32_t kMagic = static_cast<uint32_t>(127 - kFormat.bias + kShift + 1) << 23;
   const uint32_t subnormal =
       float_to_bits(float_from_bits(magnitude) + float_from_bits(kMagic)) - kMagic;
@@ -133,7 +135,7 @@ Q7X2_ELEMENT T from_float(float value) {
   uint32_t code = 0;
   if constexpr (kFormat.range == FloatRange::kIeee) {
     constexpr uint32_t kInfinityCode = ((1u << kFormat.exponent) - 1) << kFormat.mantissa;
-    // The 16-bit NaN is the quiet one that hardware makes, the 8-bit one has all bits set.
+    // The 16-bit NaN is the quiet NaN that hardware makes; the 8-bit NaN has all bits set.
     constexpr uint32_t kNanCode =
         kInfinityCode | (kFormat.mantissa == 10 ? 1u << 9 : (1u << kFormat.mantissa) - 1);
     constexpr uint32_t kOverflow =
@@ -143,7 +145,7 @@ Q7X2_ELEMENT T from_float(float value) {
   } else if constexpr (kFormat.range == FloatRange::kFinite) {
     constexpr uint32_t kNanCode = (1u << kMagnitudeBits) - 1;
     constexpr uint32_t kLargest = kNanCode - 1;
-    // What the NaN code would be worth if it were a number, and all above, saturates.
+    // All values from the one that the NaN code would have as a number saturate.
     constexpr uint32_t kOverflow = (kNanCode << kShift) + kRebias;
     const uint32_t bounded = magnitude >= kOverflow || rounded > kLargest ? kLargest : rounded;
     code = (magnitude > kInfinity ? kNanCode : bounded) | sign;

@@ -1,5 +1,5 @@
-// Vectors of fp32 that are loaded from and stored to fp16 by the processor's own conversion, where
-// it has one: then Q7X2_HALF_VECTORS is defined. Compiled once for each instruction set.
+// Vectors of fp32 that the processor itself converts from and to fp16, if it can: then
+// Q7X2_HALF_VECTORS is defined. Compiled once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace {
 #define Q7X2_HALF_VECTORS 1
 constexpr size_t kHalfLanes = 16;
 
-// The masked conversions, with all lanes on: the plain ones of GCC 12 warn about the lanes off.
+// Masked conversions with all lanes on, because GCC 12 warns about unset lanes in the plain ones.
 constexpr __mmask16 kAllLanes = 0xFFFF;
 
 Q7X2_ELEMENT __m512 load(const float* from) {
@@ -31,7 +31,7 @@ Q7X2_ELEMENT void store(float* to, __m512 value) {
   _mm512_storeu_ps(to, value);
 }
 Q7X2_ELEMENT void store(Float16* to, __m512 value) {
-  // The processor would keep a NaN's payload: clear it, as from_float does.
+  // The processor keeps a NaN's payload: clear it, like from_float.
   const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
   constexpr int kSelectOr = 0xEA;  // (a & b) | c
   const __m512i clean = _mm512_mask_ternarylogic_epi32(
@@ -55,7 +55,7 @@ Q7X2_ELEMENT void store(float* to, __m256 value) {
   _mm256_storeu_ps(to, value);
 }
 Q7X2_ELEMENT void store(Float16* to, __m256 value) {
-  // The processor would keep a NaN's payload: clear it, as from_float does.
+  // The processor keeps a NaN's payload: clear it, like from_float.
   const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
   const __m256 sign_and_exponent =
       _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xFF800000)));

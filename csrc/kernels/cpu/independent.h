@@ -1,4 +1,4 @@
-// A mark for loops: no iteration depends on another one, so the compiler may take several at once.
+// A mark for loops: no iteration depends on another one, so the compiler may combine several.
 #pragma once
 
 #if defined(__clang__)

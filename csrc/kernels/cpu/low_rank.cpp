@@ -1,4 +1,4 @@
-// The dispatch of PowerSGD's passes to an instruction set.
+// Dispatches PowerSGD's passes to an instruction set.
 #include "kernels/cpu/low_rank.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// PowerSGD's passes for any processor that the compiler knows.
+// PowerSGD's passes for every processor of the architecture.
 #include "kernels/cpu/low_rank.h"
 
 #define Q7X2_LOW_RANK_KERNELS kLowRankKernelsBaseline

@@ -1,4 +1,4 @@
-// PowerSGD's passes over a matrix. Included once for each instruction set, which defines
+// PowerSGD's passes over a matrix. Included once per instruction set, which defines
 // Q7X2_LOW_RANK_KERNELS and Q7X2_ISA_NAME.
 #include <cstring>
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kLanes = 16;
 
-/// As many registers as that takes.
+/// kLanes numbers, in as many registers as needed.
 struct Lanes {
   using Register = float __attribute__((vector_size(kWidth * sizeof(float))));
   static constexpr size_t kRegisters = kLanes / kWidth;
@@ -36,14 +36,14 @@ struct Lanes {
   }
 };
 
-/// All lanes, or the first few of them at the end of a row. These are two types because vectors
-/// stay in registers only where their size in memory is known.
+/// All lanes, or the first few at the end of a row. These are two types because vectors stay in
+/// registers only if their size in memory is a constant.
 struct Whole {};
 struct Tail {
   size_t count;
 };
 
-/// Calls f(j, Whole) or f(j, Tail) for the lanes of a row from j on.
+/// Calls f(j, Whole) or f(j, Tail) for the lanes of a row from column j.
 template <typename F>
 inline void for_lanes(size_t m, F&& f) {
   size_t j = 0;
@@ -57,7 +57,7 @@ inline void load(Lanes& lanes, const float* from, Whole) {
     from += kWidth;
   }
 }
-/// Zeros behind them.
+/// Sets the other lanes to zero.
 inline void load(Lanes& lanes, const float* from, Tail tail) {
   float values[kLanes] = {};
   std::memcpy(values, from, tail.count * sizeof(float));
@@ -85,7 +85,7 @@ inline float sum_of(const Lanes& lanes) {
   return sums[0];
 }
 
-/// The lanes from `right` on of a row of left right. `kTerms`: the least that `rank` is.
+/// The lanes from column `right` of a row of left right. `kTerms`: a lower bound of `rank`.
 template <size_t kTerms, typename Extent>
 inline void multiply(const float* left, const float* right, size_t m, size_t rank, Extent extent,
                      Lanes& total) {
@@ -170,7 +170,7 @@ void accumulate_rows(const OwedMatrix& owed, const float* gradient, float share,
   }
 }
 
-/// Calls f with the number of terms that are written out for this rank.
+/// Calls f with the number of terms that are unrolled for this rank.
 template <typename F>
 inline void with_terms(size_t rank, F&& f) {
   switch (rank) {

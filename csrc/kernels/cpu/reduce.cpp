@@ -1,4 +1,4 @@
-// Checks of a reduction's arguments, and its dispatch to an instruction set.
+// Checks a reduction's arguments, and dispatches it to an instruction set.
 #include "kernels/cpu/reduce.h"
 
 #include <array>
@@ -20,7 +20,7 @@ std::vector<ReduceIsa> find_isas() {
   std::vector<ReduceIsa> isas;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  // Every processor with AVX2 and FMA has F16C.
+  // Every processor with AVX2 and FMA also has F16C.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -31,7 +31,7 @@ std::vector<ReduceIsa> find_isas() {
   return isas;
 }
 
-/// The choice of this process: Q7X2_ISA, or the best.
+/// The kernels of this process: those that Q7X2_ISA names, or the best.
 const ReduceIsa& dispatched_isa() {
   static const ReduceIsa& isa = select_reduce_isa(std::getenv("Q7X2_ISA"));
   return isa;
@@ -82,7 +82,7 @@ const ReduceIsa& select_reduce_isa(const char* name) {
   const std::string setting = "Q7X2_ISA=" + std::string(name);
   for (const char* known : kIsaNames) {
     if (std::strcmp(known, name) == 0) {
-      throw_invalid(setting + ": this processor does not run it; the best it runs is " +
+      throw_invalid(setting + ": this processor cannot run it; the best that it can run is " +
                     isas.front().name);
     }
   }

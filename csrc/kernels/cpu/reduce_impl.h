@@ -1,12 +1,13 @@
-// The reduction kernels, compiled once for each instruction set.
+// The reduction kernels, compiled once per instruction set.
 //
 // A reduce_<isa>.cpp defines Q7X2_REDUCE_KERNEL, the name of its entry point, and includes this
-// file. All here has internal linkage, and nothing comes from the standard library but types: an
-// inline function compiled for AVX-512 must not become the copy that the linker keeps for all.
+// file. Everything here has internal linkage, and uses only types of the standard library: the
+// linker must not keep an inline function compiled for AVX-512 as the copy for all.
 //
 // A fold of few sources is one pass over memory with the partial results in registers. A fold of
-// more runs in tiles that stay in the L1 cache, their partial results in the accumulator's type.
-// Either way an element is read once from each source, and written, and rounded, once.
+// more sources runs in tiles that stay in the L1 cache, with their partial results in the
+// accumulator's type. In both cases an element is read once from each source, rounded once and
+// written once.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,7 @@ Q7X2_ELEMENT V fold_values(V a, V b, Rest... rest) {
   return fold_values<Op>(Op::apply(a, b), rest...);
 }
 
-/// dst[i] = sources[0][i] (op) sources[1][i] ... ; each may be of the element's or of the
+/// dst[i] = sources[0][i] (op) sources[1][i] ... ; each of them may have the element's or the
 /// accumulator's type.
 template <class Op, class D, class... S>
 void combine(D* dst, size_t count, const S*... sources) {
@@ -69,8 +70,8 @@ Q7X2_ELEMENT T quotient(T value, int divisor) {
   } else if constexpr (sizeof(T) == 8) {
     return value / static_cast<T>(divisor);
   } else {
-    // Vectorises, unlike a division of integers, and truncates to the same: the quotient is at
-    // least 1 / divisor below the next integer, which is more than its rounding error.
+    // Unlike a division of integers this vectorises. It truncates to the same result: the quotient
+    // is at least 1 / divisor below the next integer, which is more than its rounding error.
     using Real = std::conditional_t<sizeof(T) == 4, double, float>;
     return static_cast<T>(static_cast<Real>(value) / static_cast<Real>(divisor));
   }
@@ -131,7 +132,7 @@ void fold(const Call& call) {
                   call.count, call.divisor);
   }
   alignas(64) Accumulator<T> tile[kTile<T>];
-  // With a divisor the last source is no different: the division is the pass that rounds.
+  // With a divisor the last source is not special: the pass that divides also rounds.
   const size_t inner = call.divisor == 1 ? call.source_count - 1 : call.source_count;
   for (size_t begin = 0; begin < call.count; begin += kTile<T>) {
     const size_t count = call.count - begin < kTile<T> ? call.count - begin : kTile<T>;
@@ -148,8 +149,8 @@ void fold(const Call& call) {
   }
 }
 
-/// As `fold`, for types whose conversion is most of the work: each is compiled once, and not into
-/// every operation.
+/// Like `fold`, for types whose conversion is most of the work: each conversion is compiled once,
+/// instead of in every operation.
 template <class T, class Op>
 void fold_converted(const Call& call) {
   const auto source = [&](size_t index) { return static_cast<const T*>(call.sources[index]); };
@@ -170,7 +171,7 @@ void fold_converted(const Call& call) {
   }
 }
 
-// From the values of the enums to the types.
+// From the values of the enums to types.
 
 template <class T, class Op>
 void fold_float(const Call& call) {
@@ -210,7 +211,7 @@ void fold_complex(Call call, ReduceKind kind) {
 
 template <class T>
 void fold_integers(const Call& call, ReduceKind kind) {
-  // Modulo 2^bits the sign makes no difference until results are compared or divided.
+  // Modulo 2^bits the sign matters only when results are compared or divided.
   using Bits = std::make_unsigned_t<T>;
   switch (kind) {
     case ReduceKind::kSum:

@@ -1,4 +1,4 @@
-// The choice among the compilations of the reduction kernels.
+// Selects among the compiled versions of the reduction kernels.
 #pragma once
 
 #include <span>
@@ -12,11 +12,11 @@ struct ReduceIsa {
   ReduceKernel* kernel;
 };
 
-/// Those that this processor runs, the best first.
+/// The versions that this processor can run, the best first.
 std::span<const ReduceIsa> reduce_isas();
 
-/// The one called `name`, or the best where `name` is null or empty.
-/// Throws Error(kInvalidArgument) for an unknown name, or one that this processor does not run.
+/// The version called `name`, or the best if `name` is null or empty.
+/// Throws Error(kInvalidArgument) if the name is unknown, or if this processor cannot run it.
 const ReduceIsa& select_reduce_isa(const char* name);
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// The entry points of the reduction kernels, one for each instruction set.
+// The entry points of the reduction kernels, one per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace q7x2 {
 
-/// As `reduce`, for arguments that `check_reducible` accepts, without the plain copy: the divisor
-/// of a single source divides.
+/// Like `reduce`, for arguments that `check_reducible` accepts, but a single source is not simply
+/// copied: it is divided by the divisor.
 using ReduceKernel = void(void* dst, const void* const* sources, size_t source_count, size_t count,
                           DType dtype, ReduceKind kind, int divisor);
 

@@ -1,4 +1,4 @@
-// What two elements become: the operations of a reduction, and the types of partial results.
+// The operations of a reduction on two elements, and the types of partial results.
 //
 // Compiled once for each instruction set, with internal linkage: see reduce_impl.h.
 #pragma once
@@ -19,7 +19,7 @@ struct Complex {
   Real imag;
 };
 
-// The type in which partial results of T are held, and the way there and back.
+// The type of partial results of T, and the conversions to and from it.
 
 template <class T>
 struct AccumulatorOf {
@@ -71,7 +71,7 @@ Q7X2_ELEMENT T narrow(Accumulator<T> value) {
   }
 }
 
-// The operations. Those on floats take a float, a double, or a vector of floats.
+// The operations. Those for floats take a float, a double, or a vector of floats.
 
 struct FloatSum {
   template <class V>
@@ -85,8 +85,8 @@ struct FloatProduct {
     return a * b;
   }
 };
-// Of two NaNs, and of two zeros of different sign, one is chosen by position: a NaN is taken from
-// the right if there is one, of equal values the left one stays.
+// The position decides between two NaNs, and between zeros of different sign: if the right operand
+// is a NaN, it is the result; if both are equal, the left one is.
 struct FloatMin {
   template <class V>
   Q7X2_ELEMENT static V apply(V a, V b) {
@@ -107,8 +107,8 @@ struct ComplexProduct {
             rounded(a.real * b.imag) + rounded(a.imag * b.real)};
   }
 
-  // GCC's vectoriser makes vfmaddsub of a complex product whatever -ffp-contract says, so that the
-  // instruction sets would differ in the last bit. It does not look through this barrier.
+  // GCC's vectoriser uses vfmaddsub for a complex product in spite of -ffp-contract, so that
+  // instruction sets would differ in the last bit. This barrier prevents it.
   template <class Real>
   Q7X2_ELEMENT static Real rounded(Real product) {
 #if __has_builtin(__builtin_assoc_barrier)
@@ -166,7 +166,7 @@ struct BitXor {
   }
 };
 
-// Bools are bytes; any that is not zero is true.
+// Bools are bytes; every value except zero is true.
 struct BoolAnd {
   Q7X2_ELEMENT static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) & (b != 0); }
 };

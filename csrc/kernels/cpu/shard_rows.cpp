@@ -10,10 +10,10 @@
 namespace q7x2 {
 namespace {
 
-/// So many fp32 stay in the first cache between two passes over them.
+/// Number of fp32 values that stay in the L1 cache between two passes over them.
 constexpr size_t kStretch = 2048;
 
-/// Calls `body(first, count)` for stretches of `count` elements.
+/// Calls `body(first, count)` for each stretch of at most kStretch elements.
 template <class Body>
 void by_stretches(size_t count, Body body) {
   for (size_t first = 0; first < count; first += kStretch) {
@@ -106,7 +106,7 @@ void ShardRows::unpack(const float* coded, const void* whole, DType whole_dtype,
   }
 }
 
-// Sums of a stretch are added in fp32 by lanes, so that the compiler takes several at once.
+// Sums of a stretch are computed in fp32 lanes, so that the compiler can vectorise them.
 SquaredNorms subtract(float* values, const float* reference, size_t count) {
   constexpr size_t kLanes = 16;
   SquaredNorms norms;

@@ -1,5 +1,5 @@
-// FSDP's rows of shards, and the same in two parts: what goes through a codec, in fp32, and the
-// rest. python/q7x2/fsdp/layout.py has the picture.
+// Converts rows of shards of FSDP to two parts: the elements that go through a codec, in fp32, and
+// the rest. python/q7x2/fsdp/layout.py has a picture.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,25 @@ namespace q7x2 {
 /// One parameter's shard in a row.
 struct ShardPiece {
   size_t count;   ///< elements
-  size_t room;    ///< in its part; zeros fill it
-  bool is_coded;  ///< in which part it is
+  size_t room;    ///< elements of its slot in its part; the rest is filled with zeros
+  bool is_coded;  ///< which part it is in
 };
 
 class ShardRows {
  public:
   explicit ShardRows(std::vector<ShardPiece> pieces);
 
-  /// Elements of a row, and of both parts of it.
+  /// Elements of a row, and of its coded part and its whole part.
   size_t count() const { return count_; }
   size_t coded_count() const { return coded_count_; }
   size_t whole_count() const { return whole_count_; }
 
-  /// Splits rows of floats; the coded part is divided. Throws Error(kInvalidArgument) where there
-  /// is a coded part and `dtype` is no float.
+  /// Splits rows; the coded part is divided by `divisor`. Throws Error(kInvalidArgument) if there
+  /// is a coded part and `dtype` is not a float.
   void pack(const void* rows, size_t number, DType dtype, float divisor, float* coded,
             void* whole) const;
-  /// The inverse: joins both parts; the coded one is multiplied. `whole_dtype` may differ from
-  /// `dtype`, between floats.
+  /// The inverse: joins both parts; the coded one is multiplied by `factor`. `whole_dtype` may
+  /// differ from `dtype` if both are floats.
   void unpack(const float* coded, const void* whole, DType whole_dtype, size_t number, float factor,
               void* rows, DType dtype) const;
 
@@ -41,7 +41,7 @@ class ShardRows {
   size_t whole_count_ = 0;
 };
 
-/// Squares of the norms of what `subtract` has made, and of what was there before.
+/// Squared norms of the difference that `subtract` computes, and of the values before.
 struct SquaredNorms {
   double difference = 0;
   double before = 0;

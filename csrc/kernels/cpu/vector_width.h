@@ -1,4 +1,4 @@
-// The width of the vectors that a file is compiled for.
+// The width of the vectors for which a file is compiled.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 namespace q7x2 {
 namespace {
 
-/// 32-bit numbers in a register.
+/// Number of 32-bit values per register.
 #if defined(__AVX512F__)
 constexpr size_t kWidth = 16;
 #elif defined(__AVX2__)

@@ -5,7 +5,7 @@
 
 namespace q7x2 {
 
-// Between two looks at the sum lie two cache lines: vector loads and ORs without a branch.
+// Tests the sum after every two cache lines: vector loads and ORs without a branch.
 bool is_zero_bits(const void* data, size_t bytes) {
   constexpr size_t kWords = 16;
   constexpr size_t kStep = kWords * sizeof(uint64_t);

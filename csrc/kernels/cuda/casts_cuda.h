@@ -1,4 +1,4 @@
-// Values as shorter floats on a GPU: each thread casts four neighbours at a time.
+// Casts of values to shorter floats on a GPU: each thread casts four neighbours at a time.
 //
 // Included by the CUDA sources only.
 #pragma once
@@ -14,7 +14,7 @@
 namespace q7x2 {
 namespace {
 
-/// Calls `four` with the first of every four numbers and `one` with each number that is left.
+/// Calls `four` with the first of every four numbers, and `one` with each remaining number.
 template <class FourOf, class One>
 __device__ void for_each_four(size_t count, FourOf four, One one) {
   const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -24,7 +24,7 @@ __device__ void for_each_four(size_t count, FourOf four, One one) {
   for (size_t i = 4 * fours + thread; i < count; i += threads) one(i);
 }
 
-/// Code `i` of a body that begins at any byte.
+/// Code `i` of a body that may begin at any byte.
 template <class T>
 __device__ T code_at(const uint8_t* body, size_t i) {
   using Bits = typename T::Bits;
@@ -58,7 +58,8 @@ __device__ void set_four_codes_at(uint8_t* body, size_t i, Four<T> codes) {
   for (size_t k = 0; k < 4; ++k) set_code_at(body, i + k, codes.of[k]);
 }
 
-/// The code of `sum`; its error goes to `error`, which keeps what it has where that is not finite.
+/// The code of `sum`. Its error is stored in `error`, which does not change if the error is not
+/// finite.
 template <class T>
 __device__ T cast_sum(float sum, float scale, float& error) {
   const T code = from_float<T>(sum);
@@ -67,7 +68,7 @@ __device__ T cast_sum(float sum, float scale, float& error) {
   return code;
 }
 
-/// Encodes the numbers that `four_of` and `one_of` give; `block` says where the error goes.
+/// Encodes the numbers of `four_of` and `one_of`; `block` says where the error is stored.
 template <class T, class FourOf, class OneOf>
 __device__ void encode_casts_of(const ValueBlock& block, uint8_t* body, FourOf four_of,
                                 OneOf one_of) {

@@ -12,7 +12,7 @@
 
 namespace q7x2 {
 
-// All start on `stream`, a cudaStream_t of the current device, and return. They throw
+// All of them start on `stream`, a cudaStream_t of the current device, and return. They throw
 // Error(kInternal) with CUDA's status.
 
 void encode_values_cuda(const ValueSpec& spec, const ValueBlock& block, std::byte* body,

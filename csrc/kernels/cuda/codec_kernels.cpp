@@ -13,7 +13,7 @@ namespace q7x2 {
 namespace {
 
 struct Registry {
-  std::mutex mutex;  // guards the next
+  std::mutex mutex;  // guards the next member
   std::map<std::string, const CodecKernels*> kernels;
 };
 

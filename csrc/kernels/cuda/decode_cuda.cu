@@ -1,8 +1,8 @@
-// Messages become numbers on a GPU, in one pass over memory.
+// Decodes messages on a GPU, in one pass over memory.
 //
-// Without a rotation a number depends on its code and its group's scale alone, so each thread
+// Without a rotation a number depends only on its code and its group's scale. So each thread
 // decodes four neighbours: their codes are the same bits of four neighbouring bytes
-// (kernels/codec/pack.h). With one, a warp decodes a group (team_cuda.h).
+// (kernels/codec/pack.h). With a rotation, a warp decodes a group (team_cuda.h).
 #include "device/launch.h"
 #include "kernels/cuda/casts_cuda.h"
 #include "kernels/cuda/codec_cuda.h"

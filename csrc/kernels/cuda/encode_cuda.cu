@@ -1,5 +1,5 @@
-// Values become messages on a GPU: one pass over memory, which reads the numbers and what is added
-// to them, and writes codes and errors. A warp works on a group (team_cuda.h).
+// Encodes values on a GPU: one pass over memory, which reads the numbers and the residual, and
+// writes codes and errors. A warp works on a group (team_cuda.h).
 #include "device/launch.h"
 #include "kernels/cuda/casts_cuda.h"
 #include "kernels/cuda/codec_cuda.h"

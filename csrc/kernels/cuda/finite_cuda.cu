@@ -1,4 +1,4 @@
-// A look at numbers on a GPU for what is not finite, in one pass over memory.
+// Searches numbers on a GPU for values that are not finite, in one pass over memory.
 #include "device/launch.h"
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/groups_cuda.h"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void find_nonfinite_cuda(const float* values, size_t count, uint32_t* found, void* stream) {
   if (count == 0) return;
-  device::launch("looking for what is not finite", find_nonfinite,
+  device::launch("searching for values that are not finite", find_nonfinite,
                  shape_for(count, size_t{4} * kThreads), stream, values, count, found);
 }
 

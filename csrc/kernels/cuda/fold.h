@@ -1,11 +1,11 @@
-// Fold: a sum of messages and numbers, which becomes a message or numbers.
+// Fold: a sum of messages and numbers, which is stored as a message or as numbers.
 #pragma once
 
 #include <cstddef>
 
 namespace q7x2 {
 
-/// One rank's contribution: a message's body, or, if that is null, numbers as they are.
+/// One rank's contribution: a message's body, or, if that is null, plain numbers.
 struct FoldSource {
   const std::byte* body = nullptr;
   const float* values = nullptr;
@@ -17,7 +17,7 @@ struct Fold {
   int num = 0;
   float divisor = 1;
 };
-/// Where the sum goes: to a message's body, or, if that is null, to numbers.
+/// The destination of the sum: a message's body, or, if that is null, numbers.
 struct FoldTarget {
   std::byte* body = nullptr;
   float* values = nullptr;

@@ -1,5 +1,5 @@
-// What the owner of a block does, as one kernel: it adds up its residual, the messages of the
-// others and its own numbers, in the order of the ranks, divides by their number for a mean, and
+// The work of the owner of a block, as one kernel: it adds its residual, the messages of the others
+// and its own numbers, in the order of the ranks. For a mean it divides by their number. Then it
 // encodes the sum or stores it. Sums stay in registers, or in shared memory if groups are rotated:
 // messages are read once, and the result and its error are written once.
 #include <string>
@@ -17,7 +17,7 @@ __device__ const uint8_t* body_of(const FoldSource& source) {
   return reinterpret_cast<const uint8_t*>(source.body);
 }
 
-/// Nothing is lost of a sum that is stored. What is not finite leaves the error as it was.
+/// A stored sum has no error. If it is not finite, the error does not change.
 __device__ void store_sum(const ValueBlock& block, float* to, size_t i, float sum) {
   to[i] = sum;
   if (block.error != nullptr && is_finite(sum)) block.error[i] = 0;

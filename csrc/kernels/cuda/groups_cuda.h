@@ -1,5 +1,4 @@
-// Groups in a body, and what a team of a GPU does with one: read its numbers, and write its
-// message.
+// Groups in a body, and how a team of a GPU reads the numbers of a group and writes its message.
 //
 // Included by the CUDA sources only.
 #pragma once
@@ -19,7 +18,7 @@ namespace {
 
 constexpr size_t kMostBlocks = 65535;
 
-/// Where a group is in its tensor and in a body.
+/// The position of a group in its tensor and in a body.
 struct Place {
   size_t first;    ///< element of the block
   unsigned count;  ///< numbers
@@ -40,7 +39,7 @@ __device__ inline Scale load_scale(const ValueSpec& spec, const uint8_t* scales)
           spec.minmax ? float_from_bits(load_word(scales + sizeof(float))) : 0};
 }
 
-/// Code i of a group, for neighbouring lanes.
+/// Code i of a group; neighbouring lanes read neighbouring codes.
 struct Codes {
   const uint8_t* packed;
   int bits;
@@ -51,7 +50,7 @@ struct Codes {
   }
 };
 
-/// What a group of a message stands for.
+/// The decoded numbers of a group.
 template <bool kRotated, class Team, class Coder>
 __device__ typename Team::Floats decode_group(const Team& team, Coder coder, const ValueSpec& spec,
                                               const uint8_t* body, const Place& place,
@@ -69,7 +68,7 @@ __device__ typename Team::Floats decode_group(const Team& team, Coder coder, con
   return values;
 }
 
-/// Encodes `sums` into `body`; `block` says with which keys, and where the error goes.
+/// Encodes `sums` into `body`; `block` gives the keys, and where the error is stored.
 template <bool kRotated, class Team, class Coder, class Floats>
 __device__ void encode_sums(Team& team, Coder coder, const ValueSpec& spec, const ValueBlock& block,
                             const Floats& sums, uint8_t* body, const Place& place) {
@@ -92,7 +91,7 @@ __device__ void encode_sums(Team& team, Coder coder, const ValueSpec& spec, cons
     store_word(body + place.scales, float_to_bits(scale.step));
     if (spec.minmax) store_word(body + place.scales + sizeof(float), float_to_bits(scale.least));
   }
-  __syncwarp();  // the codes of all lanes are there
+  __syncwarp();  // the codes of all lanes have been written
   uint8_t* packed = body + place.packed;
   const unsigned bytes = place.coded / 8 * spec.bits;
   if (place.coded % 32 == 0) {
@@ -105,7 +104,7 @@ __device__ void encode_sums(Team& team, Coder coder, const ValueSpec& spec, cons
       packed[i] = packed_byte(team.codes, spec.bits, place.coded, i);
     }
   }
-  __syncwarp();  // they may be overwritten
+  __syncwarp();  // the codes may be overwritten
 }
 
 /// Calls `body` for the groups of the calling thread's team.
@@ -118,13 +117,13 @@ __device__ void for_each_group(const ValueSpec& spec, size_t count, Body body) {
   }
 }
 
-/// Enough blocks for `work` pieces, if a block does `of_block` of them at once.
+/// Enough blocks for `work` pieces, if a block processes `of_block` of them at once.
 inline device::LaunchShape shape_for(size_t work, size_t of_block) {
   const size_t blocks = (work + of_block - 1) / of_block;
   return {static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads};
 }
 
-/// What a kernel is compiled for: rows of a team, and whether groups are rotated.
+/// The template arguments of a kernel: rows of a team, and whether groups are rotated.
 template <int kRowsOf, bool kIsRotated>
 struct Variant {
   static constexpr int kRows = kRowsOf;
@@ -140,7 +139,7 @@ void with_rows(const ValueSpec& spec, Body body) {
 }
 template <class Coder, class Body>
 void with_variant(const ValueSpec& spec, Body body) {
-  if constexpr (!std::is_same_v<Coder, AffineSteps>) {  // rotated numbers are around zero
+  if constexpr (!std::is_same_v<Coder, AffineSteps>) {  // rotated numbers are centred around zero
     if (spec.hadamard) return with_rows<true>(spec, body);
   }
   with_rows<false>(spec, body);

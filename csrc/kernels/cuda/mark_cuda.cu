@@ -1,12 +1,13 @@
 // The select stage on a GPU: which elements of a tensor are sent.
 //
 //   1  the boundary: the k-th largest magnitude, in three passes over the tensor, or over a sample
-//      of it; a pass counts, in a table, the magnitudes that agree with what is known so far
-//   2  one pass counts by tile what is beyond the boundary, and what is on it
-//   3  sums of these over the tiles in front: the rank of each tile
-//   4  one pass writes the bits; of what is on the boundary the first ones only
+//      of it. A pass counts, in a table, the magnitudes that agree with the bits known so far
+//   2  one pass counts, by tile, the elements beyond the boundary and on it
+//   3  sums of these counts over the preceding tiles: the rank of each tile
+//   4  one pass writes the bits; only the first elements on the boundary get one
 //
-// The host waits for nothing in between, and all comes out the same whatever order threads run in.
+// The host waits for nothing in between, and the result does not depend on the order of the
+// threads.
 #include "device/launch.h"
 #include "kernels/codec/random.h"
 #include "kernels/codec/sparse_elements.h"
@@ -21,13 +22,13 @@ namespace {
 constexpr unsigned kBucketsOfThread = kRadixBuckets / kThreads;
 constexpr uint32_t kAllTies = ~0U;
 
-/// What is known of the boundary.
+/// What is known about the boundary so far.
 struct Boundary {
   uint32_t prefix;   // the upper bits of the k-th largest
-  uint32_t wanted;   // it is the so manieth largest of those that agree in them
+  uint32_t wanted;   // its rank among those that agree in these bits, from 1
   uint32_t least;    // magnitudes above this are sent,
-  uint32_t ties;     // and so many that are equal
-  uint32_t extreme;  // numbers met
+  uint32_t ties;     // and this many equal ones
+  uint32_t extreme;  // number of extreme elements found
   uint32_t sizes[kRadixBuckets];
 };
 static_assert(sizeof(Boundary) <= kMarkTableBytes);
@@ -35,7 +36,7 @@ static_assert(sizeof(Boundary) <= kMarkTableBytes);
 struct Scratch {
   Boundary* boundary;
   uint32_t* larger;  // by tile
-  uint32_t* equal;   // by tile; at last, in front of it
+  uint32_t* equal;   // by tile; at the end: in all preceding tiles
 };
 
 Scratch scratch_at(std::byte* memory, size_t count) {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   boundary->extreme = 0;
 }
 
-/// Of those that agree in the bits from `known` on, how many have which bits from `shift` on.
+/// Counts the magnitudes that agree in the bits from `known` on, by their bits from `shift` on.
 template <class Magnitudes>
 __global__ void __launch_bounds__(kThreads)
     count_magnitudes(Magnitudes magnitudes, Boundary* boundary, int known, int shift) {
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// One block. Each thread looks at some neighbouring buckets; the first has the upper ones.
+/// Runs as one block. Each thread adds up some neighbouring buckets; the first thread has the upper
+/// ones.
 __global__ void __launch_bounds__(kThreads)
     narrow_boundary(Boundary* boundary, int known, int shift, bool keeps_all_ties) {
   __shared__ uint32_t sums[kThreads];
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
   for (unsigned i = 0; i < threadIdx.x; ++i) above += sums[i];
   uint32_t wanted = boundary->wanted;
   const uint32_t prefix = boundary->prefix;
-  __syncthreads();  // all have read what one of them writes
+  __syncthreads();  // all threads have read what one of them now writes
   if (above < wanted && wanted <= above + own) {
     wanted -= above;
     unsigned bucket = upper;
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
       boundary->ties = is_number && !keeps_all_ties ? wanted : kAllTies;
     }
   }
-  __syncthreads();  // they have been looked at
+  __syncthreads();  // all threads have read the counts
   for (unsigned i = 0; i < kBucketsOfThread; ++i) boundary->sizes[upper - i] = 0;
 }
 
@@ -135,7 +137,7 @@ struct Verdict {
   bool is_equal;
 };
 
-// All threads of a warp ask for neighbours at once, in order, also beyond the end.
+// All threads of a warp process neighbours at the same time, in order, also beyond the end.
 
 struct ByMagnitude {
   const Boundary* boundary;
@@ -166,8 +168,8 @@ struct AmongNeighbours {
   }
 };
 
-/// Calls `body` for the calling thread's elements of a tile, and one past the end for each that is
-/// not there.
+/// Calls `body` for the calling thread's elements of a tile. For missing elements of the last tile
+/// it passes the index after the end.
 template <class Rule, class Body>
 __device__ void for_tile(const MarkSource& source, Rule rule, size_t tile, Body body) {
   for (unsigned row = 0; row < kRows; ++row) {
@@ -209,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// One block. Each thread looks at some neighbouring tiles.
+/// Runs as one block. Each thread adds up some neighbouring tiles.
 __global__ void __launch_bounds__(kThreads)
     rank_tiles(size_t tiles, const Boundary* boundary, const uint32_t* larger, uint32_t* equal,
                uint32_t* before, MarkCounts* counts) {
@@ -250,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
                uint32_t* mask) {
   __shared__ uint32_t larger[kWords];
   __shared__ uint32_t equal[kWords];
-  const size_t words = (source.count + 63) / 64 * 2;  // the last one may lie beyond the end
+  const size_t words = (source.count + 63) / 64 * 2;  // the last one may be beyond the end
   const uint32_t ties = boundary->ties;
   for (size_t tile = blockIdx.x; tile < mark_tiles(source.count); tile += gridDim.x) {
     for_tile(source, rule, tile, [&](unsigned row, Verdict verdict, uint32_t) {
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t left = in_front < ties ? ties - in_front : 0;
     for (unsigned i = threadIdx.x; i < kWords && tile * kWords + i < words; i += kThreads) {
       uint32_t kept = left > 0 ? equal[i] : 0;
-      if (kept != 0 && left < kMarkTile) {  // they may end in this tile
+      if (kept != 0 && left < kMarkTile) {  // the last one that is sent may be in this tile
         uint32_t rank = 0;
         for (unsigned j = 0; j < i; ++j) rank += __popc(equal[j]);
         for (uint32_t bits = kept; bits != 0; bits &= bits - 1, ++rank) {

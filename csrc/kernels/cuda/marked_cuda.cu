@@ -1,5 +1,5 @@
-// Marked elements on a GPU: taken out of a tensor, and put back. One pass over memory each; a block
-// works on a tile, whose mask it keeps in shared memory with the ranks of its words.
+// Takes marked elements on a GPU out of a tensor, and puts them back. One pass over memory each; a
+// block works on a tile, whose mask and the ranks of whose words it keeps in shared memory.
 #include "device/launch.h"
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/groups_cuda.h"
@@ -12,11 +12,11 @@ constexpr unsigned kWordsOfThread = kWords / kThreads;
 
 struct TileMask {
   uint32_t words[kWords];
-  uint32_t ranks[kWords];  // in the tile, of a word's first bit
+  uint32_t ranks[kWords];  // rank of a word's first bit within the tile
   uint32_t of_warps[kWarps];
 };
 
-/// Reads a tile's mask. All threads of the block.
+/// Reads a tile's mask. Called by all threads of the block.
 __device__ void load_tile(const Marks& marks, size_t tile, TileMask& mask) {
   const auto* const words = reinterpret_cast<const uint32_t*>(marks.mask);
   const size_t count = (marks.count + 31) / 32;
@@ -45,7 +45,7 @@ __device__ void load_tile(const Marks& marks, size_t tile, TileMask& mask) {
 }
 
 /// Calls `body` for the calling thread's elements: with their index, whether they are marked, and
-/// the rank if they are.
+/// their rank if they are.
 template <class Body>
 __device__ void for_each_element(const Marks& marks, TileMask& mask, Body body) {
   for (size_t tile = blockIdx.x; tile < mark_tiles(marks.count); tile += gridDim.x) {
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(kThreads) put_marked(Marks marks, const float*
 void take_marked_cuda(const Marks& marks, const float* values, float* error, float* taken,
                       void* stream) {
   if (marks.count == 0) return;
-  device::launch("taking what is sent, on the GPU", take_marked,
+  device::launch("collecting the elements to send on the GPU", take_marked,
                  shape_for(mark_tiles(marks.count), 1), stream, marks, values, error, taken);
 }
 
 void put_marked_cuda(const Marks& marks, const float* put, float* out, bool add, void* stream) {
   if (marks.count == 0) return;
-  device::launch("putting what has come, on the GPU", add ? put_marked<true> : put_marked<false>,
+  device::launch("storing received elements on the GPU", add ? put_marked<true> : put_marked<false>,
                  shape_for(mark_tiles(marks.count), 1), stream, marks, put, out);
 }
 

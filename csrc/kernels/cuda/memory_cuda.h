@@ -1,4 +1,4 @@
-// How a thread of a GPU reads and writes memory: several elements at once where they are aligned.
+// How a thread of a GPU reads and writes memory: several elements at once if they are aligned.
 // Messages may begin at any byte.
 //
 // Included by the CUDA sources only.
@@ -31,7 +31,7 @@ __device__ __forceinline__ void store_word(uint8_t* to, uint32_t word) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(word >> (8 * i));
 }
 
-/// Four neighbours.
+/// Four neighbouring elements.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T of[4];

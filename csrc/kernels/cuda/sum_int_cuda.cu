@@ -1,8 +1,8 @@
 // Integers that add, on a GPU: the functions of kernels/codec/sum_int.h, each in one pass over
 // memory.
 //
-// A warp finds the maximum of a group. Then a number depends on itself and that maximum alone, so
-// each thread encodes and decodes four neighbours.
+// A warp finds the maximum of a group. After that a number depends only on itself and that maximum,
+// so each thread encodes and decodes four neighbours.
 #include "device/launch.h"
 #include "kernels/codec/sum_int_elements.h"
 #include "kernels/cuda/casts_cuda.h"

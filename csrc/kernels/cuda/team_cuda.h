@@ -1,13 +1,14 @@
-// A Team (kernels/codec/value_group.h) of the 32 lanes of a warp.
+// A Team (kernels/codec/value_group.h) that is the 32 lanes of a warp.
 //
 // Lane j holds the numbers j, j + 32, j + 64 ... of its group in registers, one of each row of 32.
-// So neighbouring lanes read neighbouring memory, butterflies of 32 and more apart pair registers,
-// and the others pair lanes by shuffles. A row is two steps of the sum that kLanes prescribes:
-// lanes j and j + 16 exchange their terms, and both add first the lower one's and then the upper
-// one's. Nothing waits for other warps.
+// So neighbouring lanes read neighbouring memory. Butterflies at distances of 32 and more pair
+// registers, and the others pair lanes by shuffles. A row is two steps of the sum in the order of
+// kLanes: lanes j and j + 16 exchange their terms, and both add first the lower one's and then the
+// upper one's. No warp waits for another one.
 //
-// Codes are in shared memory, a byte each: packing mixes lanes. So are the sums of groups that are
-// rotated, which leaves the registers to the rotation; each lane touches its own ones only.
+// Codes are in shared memory, one byte each, because packing mixes lanes. The sums of rotated
+// groups are there too, so that the registers are free for the rotation; each lane uses only its
+// own sums.
 //
 // Included by the CUDA sources only.
 #pragma once
@@ -23,7 +24,7 @@ namespace {
 
 constexpr unsigned kTeam = 32;
 constexpr unsigned kThreads = 128;
-constexpr unsigned kTeams = kThreads / kTeam;  // of a block
+constexpr unsigned kTeams = kThreads / kTeam;  // per block
 constexpr unsigned kAllLanes = ~0u;
 
 /// Up to `kRows` * 32 numbers.
@@ -38,7 +39,7 @@ struct Team {
     __device__ float& operator[](Index i) { return rows[i.row]; }
     __device__ const float& operator[](Index i) const { return rows[i.row]; }
   };
-  /// Sums of rotated groups: the registers are for the rotation.
+  /// Sums of rotated groups, because the rotation needs the registers.
   struct SharedFloats {
     float* of;
     __device__ float& operator[](Index i) const { return of[i.element]; }
@@ -46,7 +47,7 @@ struct Team {
 
   unsigned count;
   unsigned lane;
-  uint8_t* codes;  ///< of the team, in shared memory
+  uint8_t* codes;  ///< those of the team, in shared memory
 
   template <class Body>
   __device__ void each(Body body) const {
@@ -109,7 +110,7 @@ struct Team {
     });
   }
 
-  /// Read from the codes again where they are needed: that takes fewer registers.
+  /// Reads the codes again when they are needed, which takes fewer registers.
   template <class Coder>
   struct Units {
     Coder coder;
@@ -137,9 +138,9 @@ struct Team {
     });
   }
 
-  // A group that is no power of two is rotated in pieces that are: one for each bit of the count,
-  // the largest first. Number i is in the piece of the highest bit in which i and the count differ,
-  // and a piece begins at a multiple of its length.
+  // A group whose size is no power of two is rotated in pieces whose sizes are: one per bit of the
+  // count, the largest first. Number i is in the piece of the highest bit in which i and the count
+  // differ, and a piece begins at a multiple of its length.
 
   __device__ void transform(Floats& values) const {
     Q7X2_UNROLL
@@ -155,7 +156,7 @@ struct Team {
         values.rows[row + half] = a - b;
       }
     }
-    Q7X2_ONE_BY_ONE  // five times less code
+    Q7X2_ONE_BY_ONE  // one fifth of the code size
         for (unsigned half = kTeam / 2; half > 0; half /= 2) {
       Q7X2_UNROLL
       for (int row = 0; row < kRows; ++row) {
@@ -168,7 +169,7 @@ struct Team {
     }
   }
 
-  /// Multiplies by random signs and by what lane b has for pieces of 2^b numbers.
+  /// Multiplies by random signs, and by the factor in lane b for pieces of 2^b numbers.
   __device__ void scale_signs(Floats& values, RandomStream signs, float factor_of_lane) const {
     const bool one_piece = (count & (count - 1)) == 0;
     const float common = __shfl_sync(kAllLanes, factor_of_lane, highest_bit(count));
@@ -176,7 +177,7 @@ struct Team {
     Q7X2_UNROLL
     for (int row = 0; row < kRows; ++row) {
       const unsigned element = static_cast<unsigned>(row) * kTeam + lane;
-      // A word serves 32 numbers that are 16 apart: two of each row, in two lanes.
+      // A word serves 32 numbers at distances of 16: two of each row, in two lanes.
       if (row % 16 == 0) {
         word = random_bits(signs, static_cast<uint32_t>(row) + lane % 16) << (lane / 16);
       }
@@ -203,26 +204,26 @@ struct Team {
   __device__ static int highest_bit(unsigned bits) { return 31 - __clz(static_cast<int>(bits)); }
 };
 
-/// What a block's teams share, for groups that are rotated or not.
+/// Memory that a block's teams share, for groups that are rotated or not.
 template <int kRows, bool kRotated>
 struct BlockMemory {
   uint32_t codes[kTeams * kRows * kTeam / 4];
   float sums[kRotated ? kTeams * kRows * kTeam : 1];
 };
 
-/// The calling thread's team among those of its block.
+/// The index of the calling thread's team in its block.
 __device__ inline unsigned team_in_block() {
   return threadIdx.x / kTeam;
 }
 
-/// The team of the calling thread, for a group of `count` numbers. `codes` is the block's.
+/// The team of the calling thread, for a group of `count` numbers. `codes` belongs to the block.
 template <int kRows>
 __device__ Team<kRows> team_of_thread(uint32_t* codes, unsigned count) {
   return {count, threadIdx.x % kTeam,
           reinterpret_cast<uint8_t*>(codes) + team_in_block() * kRows * kTeam};
 }
 
-/// Where the team's sums are.
+/// The memory for the team's sums.
 template <int kRows, bool kRotated>
 __device__ auto sums_of_team(BlockMemory<kRows, kRotated>& memory) {
   if constexpr (kRotated) {

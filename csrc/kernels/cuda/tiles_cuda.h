@@ -1,5 +1,5 @@
-// How a block of a GPU walks over a tile of a tensor that is marked (kernels/codec/marking.h): row
-// by row, an element for each thread.
+// How a block of a GPU processes a tile of a marked tensor (kernels/codec/marking.h): row by row,
+// one element per thread.
 //
 // Included by the CUDA sources only.
 #pragma once
@@ -11,8 +11,8 @@ namespace q7x2 {
 namespace {
 
 constexpr unsigned kWarps = kThreads / kTeam;
-constexpr unsigned kRows = kMarkTile / kThreads;  // of a tile
-constexpr unsigned kWords = kMarkTile / 32;       // of a tile's mask
+constexpr unsigned kRows = kMarkTile / kThreads;  // rows of a tile
+constexpr unsigned kWords = kMarkTile / 32;       // words of a tile's mask
 
 }  // namespace
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// Aggregator-k: k of the ranks reduce for all, each a k-th of the data.
+// Aggregator-k: k of the ranks reduce for all; each reduces 1/k of the data.
 //
 //   k = 2 of 4:   part 0: 1, 2, 3 -> 0, which folds      then 0 -> 1, 2, 3
 //                 part 1: 0, 1, 3 -> 2, which folds      then 2 -> 0, 1, 3
@@ -7,13 +7,14 @@
 //   all_reduce    2       B                         B (k-1)/k + (n-1) B/k
 //   reduce        2       B                         B (k-1)/k + B/k to the root
 //
-// k = 1 is the central parameter server, k = n a server sharded over all ranks, which is SRA. In
-// between it spares those with a slow link: the aggregators are the ranks with the fastest hosts,
-// of equally fast ones one a host before a second. Each contribution is folded in rank order and
-// rounded once, so it serves floats of 16 and 8 bits, and all ranks end bit-identical.
-// Li et al., "Scaling distributed machine learning with the parameter server", 2014; Sapio et al.,
-// "Scaling distributed machine learning with in-network aggregation", 2021, has the aggregators
-// outside the group.
+// k = 1 is the central parameter server; k = n is a server sharded over all ranks, which is SRA.
+// Values in between relieve ranks with a slow link: the aggregators are the ranks with the fastest
+// hosts; among equally fast hosts, each gets one aggregator before any gets a second. Each
+// contribution is folded in rank order and rounded once. So it suits floats of 16 and 8 bits, and
+// all ranks end bit-identical.
+// Li et al., "Scaling distributed machine learning with the parameter server", 2014. In Sapio et
+// al., "Scaling distributed machine learning with in-network aggregation", 2021, the aggregators
+// are outside the group.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -40,7 +41,7 @@ std::vector<int> aggregators(const ScheduleRequest& request) {
       const int host = fabric.host_of[static_cast<size_t>(rank)];
       place_on_host[static_cast<size_t>(rank)] = ranks_of_host[static_cast<size_t>(host)]++;
     }
-    // Of equally fast hosts those that have no slow pair with another one.
+    // Among equally fast hosts, prefers those without a slow pair.
     std::vector<double> distance(fabric.hosts.size());
     if (HostDistances::may_differ(fabric)) {
       const HostDistances distances(fabric);
@@ -58,7 +59,7 @@ std::vector<int> aggregators(const ScheduleRequest& request) {
   return ranks;
 }
 
-/// A star about each centre.
+/// A star around each centre.
 Branches stars(const ScheduleRequest& request, const std::vector<int>& centres) {
   return [orders = std::make_shared<const NearOrders>(request), centres](int part, int rank) {
     const int centre = centres[static_cast<size_t>(part)];
@@ -112,7 +113,7 @@ Schedule reduce(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// Powers of two, and all ranks.
+/// The powers of two, and the number of ranks.
 std::vector<int> parameters(const ScheduleRequest& request) {
   std::vector<int> counts;
   for (int k = 1; k < request.world_size; k *= 2) counts.push_back(k);

@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-using Known = std::map<std::string, bool>;  // and whether the algorithm takes a parameter
+using Known = std::map<std::string, bool>;  // name, and whether the algorithm takes a parameter
 
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -28,7 +28,8 @@ size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-/// A name that contains the wrong one, as binomial_tree does tree, beats one that is spelled alike.
+/// A name that contains the wrong one (binomial_tree contains tree) is preferred over a similar
+/// one.
 std::string nearest(const std::string& wrong, const Known& known) {
   const auto distance = [&](const std::string& name) {
     const bool contained = !wrong.empty() && name.find(wrong) != std::string::npos;
@@ -76,7 +77,7 @@ std::vector<AlgorithmName> parse_algorithms(const std::string& list) {
   for (const Generator& generator : generators()) {
     known[generator.name] |= generator.parameters != nullptr;
   }
-  // A comma at the end leaves an empty name behind, which getline would not report.
+  // A comma at the end must yield an empty name, which getline would not report.
   std::istringstream items(list + ",");
   for (std::string text; std::getline(items, text, ',');) {
     const std::string item = trimmed(text);

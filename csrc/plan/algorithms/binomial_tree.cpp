@@ -1,19 +1,19 @@
-// Binomial tree: each step doubles the ranks that have the data, or halves those that still owe it.
+// Binomial tree: each step doubles the number of ranks that have the data, or halves the number of
+// those that still must pass it on.
 //
 //            0                 Positions are counted from the root, near ranks first. The parent of
 //        / / | \               position v is v without its lowest set bit; its children are v + 1,
 //       1 2  4  8              v + 2, v + 4, ... below that bit. A subtree is a run of positions,
-//       so
-//         | /|  |\\            few edges leave a host or a rack. Largest subtree first on the way
-//         3 5 6 ...            down.
+//         | /|  |\\            so few edges leave a host or a rack. On the way down, the largest
+//         3 5 6 ...            subtree comes first.
 //
 //   collective    steps              bytes sent by the busiest rank
 //   broadcast     ceil(log2 n)       B ceil(log2 n), the root
 //   reduce        ceil(log2 n)       B, and the root receives B ceil(log2 n)
 //   all_reduce    2 ceil(log2 n)     reduce to rank 0, then broadcast
 //
-// It wins for small data with many ranks, where one rank alone cannot serve all. A rank folds all
-// its children at once: one pass over the memory and one rounding at each level.
+// It wins for small data and many ranks, if one rank alone cannot serve all. A rank folds all its
+// children at once: one pass over the memory and one rounding per level.
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
 #include <algorithm>

@@ -1,30 +1,31 @@
-// Blink: the data is split over several spanning trees, packed so that every link of the network is
-// busy to the end.
+// Blink: the data is split over several spanning trees, which are packed so that every link of the
+// network is busy until the end.
 //
 //   host 0 has a private link of 100 to each         tree 0, weight 9      trees 1, 2, 3, weight 1
-//   other host, all share a switch of 20:
+//   other host; all share a switch of 20:
 //                                                        0                    0           0
 //         1 ---- 0 ---- 2                              / | \                /   \        ...
 //                |                                    1  2  3              1     2
 //                3                                                         |
 //                                                                          3
 //
-//   collective           steps                    bytes through a resource, in a share of B
+//   collective           steps                    bytes through a resource, as a share of B
 //   all_reduce           2 x depth of the trees   its trees' weights, at most its rate / throughput
 //   broadcast, reduce    depth of the trees       the same, one way
 //
-// The graph has an edge for each two hosts, with all resources on the route between them: NICs,
-// cables of racks, private links. How fast data can be spread through it is the best packing of
-// spanning trees, a linear programme; multiplicative weights solve it: every resource has a price
-// that grows by a factor with each tree that loads it, and the next tree is the cheapest one under
-// these prices. Here the data has W equal shares. Each share gets a tree, then each in turn gives
-// its tree up and takes the cheapest one that is left, and the shares of one tree become a part of
-// that weight. The fewest shares that come close to the best are taken: few trees, long messages.
+// The graph has an edge for each pair of hosts, with all resources on the route between them: NICs,
+// cables of racks, private links. The fastest way to spread data through it is the best packing of
+// spanning trees, a linear programme. Multiplicative weights solve it: every resource has a price
+// that grows by a factor with each tree that uses it, and the next tree is the cheapest one at
+// these prices. Here the data has W equal shares. Each share gets a tree. Then each share in turn
+// gives its tree up and takes the cheapest one, and the shares with the same tree become a part of
+// that weight. The smallest W that comes close to the best is used, for few trees and long
+// messages.
 //
-// It wins where the network is no plain switch: private links, racks, NICs of unequal speed. The
-// ranks of one host stand below one of them, another one in each tree. Prices are products of
-// numbers that all ranks know, without a call to a mathematical library, so all ranks draw the same
-// trees.
+// It wins if the network is not a plain switch: private links, racks, NICs of unequal speed. In
+// each tree one rank of a host has the other ranks of this host as its children; this rank changes
+// from tree to tree. Prices are products of numbers that all ranks know, computed without a
+// mathematical library, so all ranks construct the same trees.
 // Wang et al., "Blink: fast and generic collectives for distributed ML", MLSys 2020; Garg and
 // Könemann, "Faster and simpler algorithms for multicommodity flow and other fractional packing
 // problems", 2007.
@@ -44,21 +45,21 @@ namespace q7x2 {
 
 namespace {
 
-/// Which way data moves along a tree's edges.
+/// In which directions data moves along a tree's edges.
 struct Directions {
   bool up;
   bool down;
 };
 
-/// About exp(x), from multiplications alone.
+/// Approximates exp(x) by multiplications alone.
 double exponential(double x) {
   double power = 1 + x / 64;
   for (int squaring = 0; squaring < 6; ++squaring) power *= power;
   return power;
 }
 
-/// Trees over hosts, and the loads that they put on the resources between them. A tree's load is
-/// one on each resource for each of its edges that passes through it.
+/// Trees over hosts, and their loads on the resources between hosts. A tree loads a resource once
+/// for each of its edges that uses it.
 class Packing {
  public:
   Packing(const Fabric& fabric, Directions directions)
@@ -76,7 +77,8 @@ class Packing {
     prices_.resize(rates_.size());
   }
 
-  /// Packs `shares` trees. `root`: host at the top of all trees; -1: wherever they are lowest.
+  /// Packs `shares` trees. `root`: the host at the root of all trees; -1: each tree has the root
+  /// with the least depth.
   std::vector<Tree> pack(size_t shares, int root) {
     std::ranges::fill(loads_, 0.0);
     std::vector<Tree> trees;
@@ -105,13 +107,13 @@ class Packing {
     return best;
   }
 
-  /// Of the last packing: time for one share's data through the busiest resource, all trees
-  /// together.
+  /// For the last packing: the time for one share's data through the busiest resource, with all
+  /// trees.
   double last_finish() const { return finish_; }
 
  private:
   static constexpr int kRounds = 4;
-  /// How much a full resource's price exceeds an empty one's: exp(8).
+  /// The price of a full resource is exp(8) times that of an empty one.
   static constexpr double kSteepness = 8;
 
   template <typename Visit>
@@ -138,7 +140,7 @@ class Packing {
     }
   }
 
-  /// What one more tree on the resource costs, while all should be done within `scale`.
+  /// The price of one more tree on the resource, if everything should be done within `scale`.
   void set_price(size_t r, double scale) {
     const double unit = kSteepness / (rates_[r] * scale);
     prices_[r] = exponential((loads_[r] + 1) * unit) - exponential(loads_[r] * unit);
@@ -150,8 +152,8 @@ class Packing {
     return sum;
   }
 
-  /// Grows a tree by the cheapest edge at a time (Prim), and loads it. Prices rise on the way, so
-  /// what was computed for a host before is a lower bound, and looked at again when it is least.
+  /// Grows a tree by the cheapest edge at a time (Prim), and adds its load. Prices only rise, so an
+  /// earlier price of a host is a lower bound, which is computed again when it is the lowest.
   Tree grow(size_t root, double scale) {
     constexpr double kInside = std::numeric_limits<double>::infinity();
     for (size_t r = 0; r < rates_.size(); ++r) set_price(r, scale);
@@ -186,7 +188,7 @@ class Packing {
     return tree;
   }
 
-  /// Moves the root to where the tree is least deep.
+  /// Moves the root to where the tree has the least depth.
   static void lower(Tree& tree) {
     std::vector<std::vector<int>> neighbours(tree.size());
     for (size_t child = 0; child < tree.size(); ++child) {
@@ -225,12 +227,12 @@ class Packing {
 };
 
 struct WeightedTrees {
-  std::vector<Tree> trees;  ///< of ranks
+  std::vector<Tree> trees;  ///< over ranks
   std::vector<uint32_t> weights;
 };
 
-/// Each host's place is taken by one of its ranks, by turns, and the others stand below it. The
-/// root of a rooted collective speaks for its host in all trees.
+/// In each tree a host is represented by one of its ranks, in turn, and its other ranks are the
+/// children of that one. The root of a rooted collective represents its host in all trees.
 Tree tree_of_ranks(const Tree& hosts, const Fabric& fabric, size_t turn, int root) {
   std::vector<std::vector<int>> ranks_on(fabric.hosts.size());
   for (int rank = 0; rank < fabric.world_size(); ++rank) {
@@ -245,12 +247,12 @@ Tree tree_of_ranks(const Tree& hosts, const Fabric& fabric, size_t turn, int roo
 }
 
 constexpr int kMaxHosts = 64;
-/// More hosts than this get fewer shares: the time for a packing grows with the square of the
-/// hosts.
+/// More hosts than this get fewer shares, because the time for a packing grows with the square of
+/// the number of hosts.
 constexpr size_t kManyHosts = 16;
 constexpr size_t kShares[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 constexpr size_t kSharesForMany = 8;
-/// Fewer shares are preferred over more that are faster by less than this.
+/// Fewer shares are preferred unless more of them are faster by at least this.
 constexpr double kWorthIt = 0.02;
 
 WeightedTrees weigh(const std::vector<Tree>& host_trees, const Fabric& fabric, int root) {
@@ -264,7 +266,7 @@ WeightedTrees weigh(const std::vector<Tree>& host_trees, const Fabric& fabric, i
   return result;
 }
 
-/// The scratch blocks that the busiest rank needs to hold what its children send, in slices. A
+/// Number of scratch blocks that the busiest rank needs for what its children send, in slices. A
 /// block is as long as the heaviest part.
 double scratch(const WeightedTrees& packed) {
   std::vector<uint32_t> children(packed.trees.front().size());
@@ -301,7 +303,7 @@ Schedule generate(const ScheduleRequest& request) {
   return forest_schedule(request, "blink", branches_of(std::move(packed.trees)), packed.weights);
 }
 
-/// One switch with equal hosts, and each pair of them is as good as any other.
+/// Whether there is one switch with equal hosts, and all pairs of hosts are equally good.
 bool is_plain(const Fabric& fabric) {
   if (fabric.racks.size() > 1) return false;
   if (!HostDistances::may_differ(fabric)) return true;
@@ -309,7 +311,7 @@ bool is_plain(const Fabric& fabric) {
   return !distances.pairs_differ() && !distances.nics_differ();
 }
 
-/// No parameter; nothing to gain on a plain network.
+/// Has no parameter. Offers nothing on a plain network.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return {};
   const Fabric& fabric = *request.fabric;

@@ -1,11 +1,11 @@
 // clang-format off
-// BlueConnect: the ranks of a host share its NIC, each in a ring of its own over all hosts.
+// BlueConnect: the ranks of a host share its NIC, each with its own ring over all hosts.
 //
-//   host 0    0 <-> 1      fold within     part of (host h, rank l): the ranks l fold it within their
-//             |     |                      hosts; its sum goes round their ring, from host h + 1 on,
-//   host 1    2 <-> 3      rings across    and ends at host h, which owns it. The result goes round
-//             |     |                      the same way, and each rank hands it out on its host.
-//   host 2    4 <-> 5      hand out
+//   host 0    0 <-> 1      fold within     Part of (host h, rank l): on each host, rank l folds it.
+//             |     |                      The sum travels round the ring of these ranks, from host
+//   host 1    2 <-> 3      rings across    h + 1, and ends at host h, which owns it. The result
+//             |     |                      travels round the same ring, and each of these ranks
+//   host 2    4 <-> 5      pass on         passes it on within its host.
 //             |     |
 //             (back to host 0)
 // clang-format on
@@ -13,10 +13,10 @@
 //   all_reduce by g hosts of m ranks: g m parts, 2 (g-1) + 2 steps. A NIC carries 2 B (g-1)/g each
 //   way (B: the whole buffer), a rank sends 2 B (m-1)/m within its host.
 //
-// The NICs carry the least that is possible, whatever the number of ranks, and each NIC has one
-// host that sends to it. A ring over all ranks moves 2 B (n-1)/n through a NIC, up to 4/3 as much;
-// hierarchical moves as little as this, with g-1 hosts that send to one at the same time. So it
-// wins for large data on networks of three and more hosts with several ranks each.
+// The NICs carry the least possible number of bytes for any number of ranks, and only one host
+// sends to each NIC. A ring over all ranks moves 2 B (n-1)/n through a NIC, up to 4/3 as much.
+// Hierarchical moves as few bytes, but g-1 hosts send to one at the same time. So this wins for
+// large data on networks of three or more hosts with several ranks each.
 // Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
 // hierarchy", MLSys 2019.
 #include <algorithm>
@@ -62,8 +62,8 @@ class Rings {
         rows_, [&](const std::vector<int>& row) { return row.size() == rows_.front().size(); });
   }
 
-  /// The tree up which a part is folded, or down which its sum is copied. Both go round the ring of
-  /// the part's owner in the same direction.
+  /// The tree that folds a part upwards or copies its sum downwards. Both follow the ring of the
+  /// part's owner in the same direction.
   Branch branch(int part, int rank, bool is_up) const {
     const auto& [host, position] = positions_[static_cast<size_t>(rank)];
     const int leader = part % width();
@@ -85,7 +85,7 @@ class Rings {
     return branch;
   }
 
-  /// All ranks of each host to all others of it: a message for each host's part.
+  /// All ranks of each host to all other ranks of it: one message per host's part.
   Round within() const {
     Round round;
     for (const std::vector<int>& ranks : rows_) {
@@ -95,7 +95,7 @@ class Rings {
     return round;
   }
 
-  /// All rings at once, once round.
+  /// One circulation of all rings at the same time.
   Round across() const {
     Round round{.repeats = num_hosts() - 1};
     for (int host = 0; host < num_hosts(); ++host) {
@@ -112,7 +112,7 @@ class Rings {
   }
 
   std::vector<std::vector<int>> rows_;
-  std::vector<std::pair<int, int>> positions_;  // by rank: its host, and which rank it is there
+  std::vector<std::pair<int, int>> positions_;  // by rank: its host, and its index on this host
 };
 
 Schedule generate(const ScheduleRequest& request) {
@@ -146,8 +146,8 @@ Schedule generate(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// No parameter. Between two hosts an exchange moves as little in fewer steps, and rings of one
-/// rank per host are the ring.
+/// Has no parameter. Offers nothing for two hosts, because an exchange moves as few bytes in fewer
+/// steps, nor for one rank per host, because that is the ring.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return {};
   const Rings rings(request);
@@ -157,7 +157,7 @@ std::vector<int> parameters(const ScheduleRequest& request) {
 
 }  // namespace
 
-// The sum and the result of each part have message ids of their own.
+// The sum and the result of each part have separate message ids.
 std::vector<Generator> blueconnect_generators() {
   return {{.name = "blueconnect",
            .collective = Collective::kAllReduce,

@@ -1,34 +1,33 @@
 // C-Cube: one tree, up and down at the same time, slice after slice.
 //
-//   reduce      0 -> 1 -> 2 <- 3 <- 4    slice k + 1    While one slice comes down, the next ones
+//   reduce      0 -> 1 -> 2 <- 3 <- 4    slice k + 1    While one slice comes down, the next slices
 //   broadcast   0 <- 1 <- 2 -> 3 -> 4    slice k        go up: every link carries both directions.
 //
-//   all_reduce: twice the depth of the tree in steps. The busiest rank of a path sends 2 B and
-//   receives 2 B, of a binary tree 3 B. Each wire of the tree carries B each way. reduce and
-//   broadcast are its two halves alone.
+// all_reduce takes twice the depth of the tree in steps. The busiest rank of a path sends 2 B and
+// receives 2 B, that of a binary tree 3 B. Each wire of the tree carries B in each direction.
+// reduce and broadcast are its two halves.
 //
-// Any tree here runs like that, since a slice turns round at the root as soon as it is complete
-// and waits for no other. What matters is the tree: one whose reduction and broadcast load the two
-// directions of the same wires, so that overlapping them halves the time. Three are tried on the
-// Fabric's routes, and the one whose busiest resource finishes first is taken, of equally fast ones
-// the lower:
+// Every tree here is pipelined like that, since a slice turns round at the root as soon as it is
+// complete and waits for no other. What matters is the choice of the tree: its reduction and its
+// broadcast should load the two directions of the same wires, so that overlapping them halves the
+// time. Three trees are evaluated on the Fabric's routes. The one whose busiest resource finishes
+// first is taken; among equally fast ones, the one with the least depth:
 //
-//   - a path along the near ranks with the root in the middle: every host and rack is entered once;
+//   - a path along the near ranks with the root in the middle: it enters every host and rack once;
 //   - a binary tree over the near ranks: twice as busy, but of logarithmic depth;
-//   - the private links, breadth first from their centre, where they reach all hosts.
+//   - the private links, breadth first from their centre, if they reach all hosts.
 //
-// binomial_tree runs the same way, but its root has log2 n children and receives log2 n times B.
-// double_binary_tree spreads the load better over one switch; it halves the data for that, so a
-// slice is complete when both trees have delivered. Here all data takes one tree, and slices
-// complete in order: what needs the first can start when it is there.
-// It wins where links are wires of their own, and where the first result matters more than the
-// last.
+// binomial_tree is pipelined the same way, but its root has log2 n children and receives log2 n
+// times B. double_binary_tree spreads the load better over one switch; for that it halves the data,
+// so a slice is complete only when both trees have delivered. Here all data uses one tree, and
+// slices complete in order, so a consumer of the first slices can start early.
+// It wins if links are separate wires, and if the first result matters more than the last.
 //
 // ccube:2 is the double tree: two trees over the private links, each for half of the data. They
-// grow side by side, each along wires that the other one leaves free as far as there are any. It is
-// offered where that spares the busiest wire something; over one switch there is
-// double_binary_tree. Cho, Son and Kim, "Logical/physical topology-aware collective communication
-// in deep learning training", HPCA 2023.
+// grow in parallel, each along wires that the other one leaves free as far as possible. It is
+// offered if that relieves the busiest wire; on one switch there is double_binary_tree.
+// Cho, Son and Kim, "Logical/physical topology-aware collective communication in deep learning
+// training", HPCA 2023.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -76,7 +75,7 @@ int depth(const Tree& tree) {
   return deepest;
 }
 
-/// On each host one rank speaks for the others.
+/// The rank of each host that represents the others.
 std::vector<int> speakers(const Fabric& fabric) {
   std::vector<int> speaker(fabric.hosts.size(), -1);
   for (int rank = fabric.world_size() - 1; rank >= 0; --rank) {
@@ -85,7 +84,7 @@ std::vector<int> speakers(const Fabric& fabric) {
   return speaker;
 }
 
-/// The private links from `root` on, breadth first. Empty where some host cannot be reached.
+/// The private links from `root`, breadth first. Empty if some host cannot be reached.
 Tree link_tree(const Fabric& fabric, int root) {
   std::vector<int> parent(fabric.hosts.size(), -1);
   std::vector<bool> seen(fabric.hosts.size());
@@ -107,10 +106,10 @@ Tree link_tree(const Fabric& fabric, int root) {
   return tree_of_ranks(parent, speakers(fabric), fabric);
 }
 
-/// Two trees of hosts over the private links.
+/// Two trees over hosts along the private links.
 class TwinTrees {
  public:
-  /// From two roots. `is_complete` is false where some host cannot be reached.
+  /// From two roots. `is_complete` is false if some host cannot be reached.
   TwinTrees(const Fabric& fabric, int first_root, int second_root)
       : fabric_(fabric), uses_(fabric.links.size()), free_(fabric.hosts.size()) {
     for (const Fabric::Link& link : fabric.links) {
@@ -136,16 +135,16 @@ class TwinTrees {
     std::vector<int> depth;  // by host; -1: not reached
   };
 
-  /// The other tree has yet to reach the host, and only one wire is left for that.
+  /// Whether the other tree has not reached the host yet, and only one wire is left for that.
   bool is_last_way(const Half& other, int host) const {
     return other.depth[static_cast<size_t>(host)] < 0 && free_[static_cast<size_t>(host)] <= 1;
   }
 
-  /// Adds the host that is best to reach: over a wire that is free and not the last way for the
-  /// other tree, near the root, with many wires that are free.
+  /// Adds the best host: over a wire that is free and not the last one for the other tree, near the
+  /// root, with many free wires.
   bool grow(Half& half, const Half& other) {
     using Rating = std::tuple<int, bool, int, int>;
-    std::optional<std::tuple<Rating, size_t, int, int>> best;  // with the link, from and to
+    std::optional<std::tuple<Rating, size_t, int, int>> best;  // the rating, the link, from and to
     for (size_t i = 0; i < fabric_.links.size(); ++i) {
       const auto& [a, b, rate, alpha] = fabric_.links[i];
       for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
@@ -169,13 +168,13 @@ class TwinTrees {
 
   const Fabric& fabric_;
   std::vector<int> uses_;  // by link
-  std::vector<int> free_;  // by host: wires that no tree uses
+  std::vector<int> free_;  // by host: number of wires that no tree uses
   std::vector<Half> halves_;
   bool is_complete_ = true;
 };
 
-/// Seconds a byte of the buffer takes through the busiest resource, up and down together. The trees
-/// share the buffer.
+/// Seconds per byte of the buffer at the busiest resource, up and down together. The trees share
+/// the buffer.
 double busiest(const std::vector<Tree>& trees, const Routes& routes,
                const std::vector<double>& rates) {
   std::vector<double> seconds(rates.size());
@@ -199,7 +198,7 @@ int depth(const std::vector<Tree>& trees) {
   return deepest;
 }
 
-/// Trees on the Fabric of a request, and how busy they keep its resources.
+/// Trees on the Fabric of a request, and how busy they make its resources.
 class Trees {
  public:
   explicit Trees(const ScheduleRequest& request)
@@ -218,7 +217,7 @@ class Trees {
     return best(trees);
   }
 
-  /// Two trees over the private links; none where these do not reach all hosts.
+  /// Two trees over the private links; empty if these do not reach all hosts.
   std::vector<Tree> twins() const {
     std::vector<std::vector<Tree>> pairs;
     const int step = std::max(num_hosts() / kMostRoots, 1);
@@ -267,7 +266,7 @@ class Trees {
   const std::vector<double> rates_;
 };
 
-/// The same wires, led to another root.
+/// The same tree with another root.
 Tree rerooted(Tree tree, int root) {
   for (int rank = root, parent = -1; rank >= 0;) {
     parent = std::exchange(tree[static_cast<size_t>(rank)], parent);
@@ -276,7 +275,7 @@ Tree rerooted(Tree tree, int root) {
   return tree;
 }
 
-/// An all-reduce, or one of its two halves alone.
+/// An all-reduce, or one of its two halves.
 Schedule generate(const ScheduleRequest& request) {
   const Trees on_fabric(request);
   std::vector<Tree> trees = request.parameter == 2 ? on_fabric.twins() : on_fabric.single();
@@ -287,7 +286,7 @@ Schedule generate(const ScheduleRequest& request) {
   return forest_schedule(request, "ccube", branches_of(std::move(trees)), equal_parts(parts));
 }
 
-/// Two trees where they spare the busiest wire at least a tenth.
+/// Two trees if they relieve the busiest wire by at least a tenth.
 std::vector<int> tree_counts(const ScheduleRequest& request) {
   constexpr double kWorthIt = 0.9;
   if (request.fabric == nullptr || request.fabric->links.empty()) return {0};

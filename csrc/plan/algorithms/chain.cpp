@@ -1,5 +1,4 @@
-// Chain: each rank has one predecessor and one successor; slices follow each other like a bucket
-// brigade.
+// Chain: each rank has one predecessor and one successor; slices follow each other in a pipeline.
 //
 //   broadcast:  root -> next -> next but one -> ...
 //   reduce:     root <- next <- next but one <- ...
@@ -8,9 +7,9 @@
 //   broadcast    n-1     B
 //   reduce       n-1     B
 //
-// No rank sends or receives anything twice, so that the time tends to B * beta, whatever n: the
-// choice for large data. The first slice pays n-1 latencies; the others follow one slice apart. The
-// root's host and rack come first, so that the chain enters every other one once.
+// No rank sends or receives anything twice, so the time approaches B * beta for any n: the choice
+// for large data. The first slice takes n-1 latencies; the others follow at a distance of one
+// slice. The root's host and rack come first, so that the chain enters every other one only once.
 // The pipelined chain is textbook; Thakur et al. 2005 compare it with scatter + all-gather.
 #include <memory>
 

@@ -1,7 +1,7 @@
-// Direct: everybody who has data sends it straight to everybody who wants it, in one step.
+// Direct: each rank that has data sends it to each rank that wants it, in one step.
 //
-//   0 --> 1, 2, 3      In the pairwise order: a rank's k-th message goes to rank + k and its k-th
-//   1 --> 2, 3, 0      receive is from rank - k, so that no rank is everybody's first target.
+//   0 --> 1, 2, 3      Pairwise order: the k-th message of a rank goes to rank + k, and its k-th
+//   1 --> 2, 3, 0      receive is from rank - k, so no rank is the first target of all others.
 //
 //   collective    bytes sent by the busiest rank    folds
 //   all_reduce    B (n-1)                           every rank all n contributions
@@ -9,10 +9,10 @@
 //   broadcast     B (n-1), the root                 -
 //   all_gather, gather, scatter, all_to_all         -      every part crosses one link once
 //
-// One step and one fold is the least latency there is: the choice for tiny data, and for small
-// groups. For gather and scatter it is optimal at every size, the root's link being the bottleneck.
-// Reductions fold in rank order and round once, so all ranks end bit-identical, and bit-identical
-// to every other Plan that rounds once.
+// One step and one fold have the least possible latency: the choice for tiny data, and for small
+// groups. For gather and scatter it is optimal at every size, because the root's link is the
+// bottleneck. Reductions fold in rank order and round once, so all ranks end bit-identical, and
+// bit-identical to every other Plan that rounds once.
 #include "plan/algorithms/generators.h"
 
 namespace q7x2 {
@@ -32,7 +32,7 @@ struct Position {
   int n;
 };
 
-// The contribution of the rank that sits `distance` to the left arrives in scratch distance - 1.
+// The contribution of the rank at `distance` to the left arrives in scratch distance - 1.
 std::vector<Block> operands_in_rank_order(const Position& position) {
   std::vector<Block> operands;
   for (int rank = 0; rank < position.n; ++rank) {
@@ -42,7 +42,7 @@ std::vector<Block> operands_in_rank_order(const Position& position) {
   return operands;
 }
 
-// In place: the fold overwrites what the sends read, so it waits for them too.
+// In place: the fold overwrites the block that the sends read, so it waits for them too.
 void all_reduce(PlanBuilder& b, const Position& position) {
   std::vector<OpId> exchanged;
   for (int k = 1; k < position.n; ++k) {
@@ -120,7 +120,7 @@ Schedule generate(const ScheduleRequest& request) {
   return schedule;
 }
 
-// Every rank holds n - 1 whole slices of the others in scratch blocks.
+// Every rank holds n - 1 whole slices of other ranks in scratch blocks.
 constexpr int kMaxFoldedRanks = 64;
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Dissemination: in round k every rank tells rank + 2^k what it has heard so far.
+// Dissemination: in round k each rank tells rank + 2^k which ranks it has heard of so far.
 //
 //   round 0:  0 -> 1 -> 2 -> 3 -> 4 -> 0      After round k a rank has heard, directly or through
 //   round 1:  0 -> 2 -> 4 -> 1 -> 3 -> 0      others, of the 2^(k+1) - 1 ranks to its left; after
-//   round 2:  0 -> 4 -> 3 -> 2 -> 1 -> 0      ceil(log2 n) rounds of all.
+//   round 2:  0 -> 4 -> 3 -> 2 -> 1 -> 0      ceil(log2 n) rounds, of all ranks.
 //
-//   barrier: ceil(log2 n) rounds, one message of one byte each. No rank is special, no n is.
+//   barrier: ceil(log2 n) rounds, one message of one byte each. All ranks and all n are alike.
 //
 // Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
 #include <bit>

@@ -1,11 +1,10 @@
-// Double binary tree: two binary trees, each for half of the data; who works in one rests in the
-// other.
+// Double binary tree: two binary trees, each for half of the data. The inner ranks of one tree are
+// the leaves of the other.
 //
-//   tree 0:        4            tree 1:        3           Positions count from 1, near ranks side
-//              2       6                   1       5       by side. In tree 0 they stand in order,
-//            1   3   5   7               7   2   4   6     so the odd ones are leaves; tree 1 is
-//            the
-//                                                          same tree one position further on.
+//   tree 0:        4            tree 1:        3           Positions count from 1, near ranks next
+//              2       6                   1       5       to each other. Tree 0 lists them in
+//            1   3   5   7               7   2   4   6     order, so the odd ones are leaves; tree
+//                                                          1 is the same, one position further on.
 //
 //   collective    steps                     bytes sent by the busiest rank
 //   all_reduce    2 floor(log2 n)           2 B, and as many received
@@ -13,8 +12,9 @@
 //   reduce        1 + floor(log2 (n-1))     B, and as many received
 //
 // A rank with two children in one tree and none in the other moves 3 B/2 and B/2: no more than in a
-// chain, after a logarithmic number of steps. The root of a broadcast or a reduce stands above both
-// trees and serves one half through each. It wins for medium and large data in large groups.
+// chain, but in a logarithmic number of steps. The root of a broadcast or a reduce is above both
+// trees and serves one half of the data through each. It wins for medium and large data in large
+// groups.
 // Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 // 2009.
 #include <algorithm>
@@ -30,14 +30,14 @@ namespace q7x2 {
 
 namespace {
 
-/// The team as it lines up for each of the two trees.
+/// The team in the order of each of the two trees.
 std::vector<Order> line_ups(const std::vector<int>& team) {
   std::vector<int> shifted = team;
   if (!team.empty()) std::ranges::rotate(shifted, shifted.end() - 1);
   return {Order(team), Order(shifted)};
 }
 
-/// Who talks to whom in both trees, where the team stands from `first` on in a row.
+/// Which ranks exchange messages in both trees, if the team starts at position `first` of a row.
 std::vector<Talk> talks_of(int team, int first) {
   std::vector<int> positions(static_cast<size_t>(team));
   std::iota(positions.begin(), positions.end(), first);

@@ -3,7 +3,7 @@
 
 namespace q7x2 {
 
-// One line an algorithm; of equally cheap algorithms the first is chosen.
+// One line per algorithm; among equally cheap algorithms the first is chosen.
 #define Q7X2_ALGORITHMS(ALGORITHM) \
   ALGORITHM(direct)                \
   ALGORITHM(recursive_doubling)    \

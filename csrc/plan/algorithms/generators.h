@@ -1,7 +1,7 @@
-// The table of algorithms: who can make a Schedule for a collective.
+// The table of algorithms: the generators of Schedules for each collective.
 //
 // An algorithm is one file in this folder. It defines `std::vector<Generator> <name>_generators()`,
-// an entry for each collective it offers, and stands with one line in generators.cpp.
+// with an entry per collective that it offers, and has one line in generators.cpp.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace q7x2 {
 
-/// For which edges the coding pass (plan/ir/coding_pass.h) keeps all ranks bit-identical. How often
-/// it encodes sums is another question.
+/// On which edges the coding pass (plan/ir/coding_pass.h) keeps all ranks bit-identical. This does
+/// not say how often it encodes sums.
 enum class Codable : uint8_t {
   kNever,
-  kOnAllEdges,  ///< only if all of them are coded
+  kOnAllEdges,  ///< only if all edges are coded
   kOnAnyEdges,
 };
 
@@ -29,11 +29,11 @@ struct Generator {
   Schedule (*generate)(const ScheduleRequest& request);
   /// See Plan::rounds_once.
   bool rounds_once = false;
-  /// More ranks than this would need unreasonably many messages or scratch blocks.
+  /// For more ranks than this it would need unreasonably many messages or scratch blocks.
   int max_world_size = 1 << 15;
-  /// The values of ScheduleRequest::parameter that are worth considering; none: the algorithm has
-  /// nothing to offer for this request, as a hierarchy where all hosts are alike. Null: it has no
-  /// parameter and always applies.
+  /// The values of ScheduleRequest::parameter that are worth considering. Empty: the algorithm has
+  /// nothing to offer for this request, for example a hierarchy if all hosts are alike. Null: it
+  /// has no parameter and always applies.
   std::vector<int> (*parameters)(const ScheduleRequest& request) = nullptr;
   Codable codable = Codable::kNever;
 
@@ -48,13 +48,13 @@ struct Generator {
            (codable == Codable::kOnAllEdges && edges.num_zones() == edges.world_size());
   }
 
-  /// "aggregator:2", or "ring" where the parameter is 0.
+  /// "aggregator:2", or "ring" if the parameter is 0.
   std::string full_name(int parameter) const {
     return parameter == 0 ? name : name + ":" + std::to_string(parameter);
   }
 };
 
-/// All generators; of equally cheap ones the first is chosen.
+/// All generators; among equally cheap ones the first is chosen.
 std::span<const Generator> generators();
 
 }  // namespace q7x2

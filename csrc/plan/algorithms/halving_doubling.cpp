@@ -1,24 +1,25 @@
-// Halving-doubling: pairs exchange half of what they still care for, at distances 1, 2, 4, ..., and
-// then the results on the way back.
+// Halving-doubling: pairs at distances 1, 2, 4, ... exchange half of the parts that they still have
+// in common, and then the results in reverse order.
 //
 //   0 <-> 1    2 <-> 3        halving:   step k: pairs at distance 2^k split the parts they have in
-//   0 <------> 2              common, each sends the half that its partner keeps: B/2, B/4, ...
+//   0 <------> 2              common; each sends the half that its partner keeps: B/2, B/4, ...
 //        1 <------> 3         doubling:  the same pairs in reverse order, B/p ... B/4, B/2.
 //
-// Seen from one part, halving is a binomial tree that ends at the part's owner: a rank passes its
-// partial sum to the rank that differs in its lowest bit at which it differs from the owner. So
-// this is a forest of p such trees, p the largest power of two. Near ranks stand next to each other
-// and exchange most; what crosses racks is the little that is left. The n - p surplus ranks are
-// leaves of all trees, right below the owner, and so cost every rank the same; where parts belong
-// to ranks (reduce_scatter, all_gather), a surplus owner is put on top of another's tree.
+// For one part, halving is a binomial tree that ends at the part's owner: a rank passes its partial
+// sum to the rank that differs in the lowest bit in which it differs from the owner. So this is a
+// forest of p such trees, where p is the largest power of two. Near ranks are next to each other
+// and exchange most; little data crosses racks. The n - p surplus ranks are leaves of all trees,
+// right below the owner, so they cost every rank the same. If parts belong to ranks
+// (reduce_scatter, all_gather), a surplus owner is put above the root of another rank's tree.
 //
 //   collective       steps                      bytes sent by a rank, n = p   (B: the whole buffer)
 //   all_reduce       2 log2 p                   2 B (n-1)/n
 //   reduce_scatter   log2 p, n > p: 1 more      B (n-1)/n
 //   all_gather       log2 p, n > p: 1 more      B (n-1)/n
 //
-// The bytes of the ring in logarithmic time, without the incast of SRA, but partners at all
-// distances. Surplus ranks send and receive B, and all others B (n-p)/p more than for n = p.
+// It moves as few bytes as the ring in logarithmic time, without the incast of SRA, but with
+// partners at all distances. Surplus ranks send and receive B, and all others B (n-p)/p more than
+// for n = p.
 // Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and
 // Gropp, 2005.
 #include <algorithm>
@@ -35,7 +36,7 @@ namespace q7x2 {
 
 namespace {
 
-/// Ranks in an order in which those are near that exchange most.
+/// Ranks in an order in which those that exchange most are near each other.
 Order line_up(const ScheduleRequest& request) {
   const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)));
   std::vector<Talk> talks;
@@ -47,7 +48,7 @@ Order line_up(const ScheduleRequest& request) {
   return arranged(request, near_order(request), talks);
 }
 
-/// The positions of the ranks, in near order: the first p of them do the halving.
+/// The positions of the ranks, in near order; the first p positions take part in the halving.
 class Halving {
  public:
   explicit Halving(const ScheduleRequest& request)
@@ -55,7 +56,7 @@ class Halving {
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(request.world_size)))) {}
 
   int num_owners() const { return size_; }
-  /// Whether positions are ranks, and none is left over.
+  /// Whether positions equal ranks, and there are no surplus ranks.
   bool is_plain() const { return size_ == order_.size() && std::ranges::is_sorted(order_.ranks()); }
   int position_of(int rank) const { return order_.position_of(rank); }
 
@@ -73,15 +74,15 @@ class Halving {
     return branch;
   }
 
-  /// What travels up the trees of the first `num_trees` positions: p, or all n.
+  /// The rounds up the trees of the first `num_trees` positions: p, or all n.
   std::vector<Round> rounds_up(int num_trees, double share) const {
-    const int above = num_trees - size_;  // trees with a surplus owner on top of another root
+    const int above = num_trees - size_;  // trees with a surplus owner above another root
     std::vector<Round> rounds;
     double contributions = 1;
     for (int bit = 1; bit < size_; bit *= 2) {
       Round round{.folds = true, .contributions = contributions};
       for (int position = 0; position < size_; ++position) {
-        // Of the trees whose root differs from this position in that bit first.
+        // The trees whose root differs from this position first in that bit.
         const int residue = (position ^ bit) & (2 * bit - 1);
         const int trees = size_ / (2 * bit) + (above - residue + 2 * bit - 1) / (2 * bit);
         round.edges.push_back(
@@ -124,7 +125,7 @@ class Halving {
   int size_;
 };
 
-/// The two halves of the positions do the same.
+/// Both halves of the positions do the same.
 void set_turn(Schedule& schedule, const Halving& halving) {
   if (halving.is_plain()) schedule.set_turn(schedule.world_size() / 2, true);
 }

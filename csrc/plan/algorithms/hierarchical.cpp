@@ -1,29 +1,26 @@
 // Hierarchical: fold within groups of near ranks first, then across the groups, then pass the
-// result on within.
+// result on within the groups.
 //
-//   rack 0: 0 1 2 3     part 0:  0, 1, 2, 3 -> 0 \            0 -> 1, 2, 3     In part 1 the ranks
-//   1
-//                                                  0 <-> 4                    and 5 meet, and so
-//                                                  on:
-//   rack 1: 4 5 6 7              4, 5, 6, 7 -> 4 /            4 -> 5, 6, 7    k leaders, k parts.
+//   rack 0: 0 1 2 3     part 0:  0, 1, 2, 3 -> 0 \            0 -> 1, 2, 3    In part 1, the ranks
+//                                                  0 <-> 4                    1 and 5 exchange, and
+//   rack 1: 4 5 6 7              4, 5, 6, 7 -> 4 /            4 -> 5, 6, 7    so on: k parts.
 //
-// Groups are hosts, and racks of hosts: a group of groups has one leader a part, drawn from its
-// groups' leaders. The parameter k is the number of leaders of a group; groups smaller than k use a
-// leader for several parts.
+// Groups are hosts, and racks of hosts: a group of groups has one leader per part, which is one of
+// its groups' leaders. The parameter k is the number of leaders of a group; in groups smaller than
+// k a leader leads several parts.
 //
 //   k     within groups                      across g groups         bytes through a group's cable
 //   1     tree up, tree down (one part)      recursive doubling      B log2 g, each way
-//   all   each rank folds its share (SRA)    g = 2: exchange, where  B, each way
-//                                            no owners are wanted
+//   all   each rank folds its share (SRA)    g = 2: exchange, if     B, each way
+//                                            owners are not needed
 //                                            else: each share has    2 B (g-1)/g, each way
 //                                            g parts, and each group is the root for one of them
 //
-// With k = all, a rank of a group of m moves 2 B (m-1)/m within it and about 2 B/m across. So what
-// is scarce, the cable between racks or the NIC of a host, carries the least it can, and what is
-// plentiful the rest; k = 1 takes the fewest slow steps for small data. The other collectives go
-// along the same trees: broadcast and reduce along one, all_gather and reduce_scatter along one a
-// rank, and each part crosses each cable once. A barrier gathers within, disseminates across,
-// releases within.
+// With k = all, a rank of a group of m moves 2 B (m-1)/m within it and about 2 B/m across. So the
+// scarce resource, the cable between racks or the NIC of a host, carries as little as possible. k =
+// 1 has the fewest slow steps, for small data. The other collectives use the same trees: broadcast
+// and reduce use one tree, all_gather and reduce_scatter one per rank, and each part crosses each
+// cable once. A barrier gathers within groups, disseminates across, releases within.
 // Thakur, Rabenseifner and Gropp, 2005, for SMP clusters; Cho et al., "BlueConnect: decomposing
 // all-reduce for deep learning on heterogeneous network hierarchy", 2019, for k = all.
 #include <algorithm>
@@ -43,7 +40,7 @@ namespace q7x2 {
 
 namespace {
 
-/// How all_reduce divides the data: a part for each choice of leaders.
+/// How all_reduce divides the data: one part per choice of leaders.
 struct Division {
   Division(const Hierarchy& hierarchy, int leaders, bool wants_owners = false) {
     const bool is_pair = hierarchy.largest_group(hierarchy.top()) == 2;
@@ -64,12 +61,13 @@ struct Division {
     return path;
   }
 
-  bool exchanges_across;     ///< at the top: all leaders fold; else one does, and sends the result
-  std::vector<int> choices;  ///< of leaders, by level
+  /// at the top: all leaders fold; otherwise one does, and sends the result
+  bool exchanges_across;
+  std::vector<int> choices;  ///< number of possible leaders, by level
   int parts = 1;
 };
 
-/// What several teams do next to each other.
+/// Merges the rounds of several teams that work at the same time.
 void merge(std::vector<Round>& rounds, std::vector<Round> more) {
   for (size_t i = 0; i < more.size(); ++i) {
     if (i == rounds.size())
@@ -95,7 +93,7 @@ struct AllReduce {
   Hierarchy hierarchy;
   Division division;
   TreeShape shape;
-  int levels;  ///< of the trees
+  int levels;  ///< levels that the trees have
 };
 
 std::vector<std::vector<int>> paths(const Division& division) {

@@ -1,4 +1,4 @@
-// Hierarchy: ranks in groups of near ones, and who leads a group in which part.
+// Hierarchy: ranks in groups of near ones, and which rank leads a group in which part.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace q7x2 {
 
 enum class TreeShape { kStar, kBinomial };
 
-/// Where the leaders of hosts exchange, they do so with hosts that are near.
+/// If the leaders of hosts exchange data, near hosts are next to each other.
 inline Order hierarchy_order(const ScheduleRequest& request) {
   const bool exchanges = request.collective == Collective::kBarrier ||
                          (request.collective == Collective::kAllReduce && request.parameter == 1);
@@ -27,8 +27,8 @@ inline Order hierarchy_order(const ScheduleRequest& request) {
   return by_hosts ? doubling_order_of_hosts(request) : near_order(request);
 }
 
-/// Ranks in groups, groups in larger groups; the last level has a single group. Levels at which all
-/// groups have one member are left out, and so are those that group nothing apart.
+/// Ranks in groups, groups in larger groups; the last level has a single group. Leaves out levels
+/// whose groups all have one member, and levels with a single group that are not the last.
 class Hierarchy {
  public:
   explicit Hierarchy(const ScheduleRequest& request) {
@@ -51,7 +51,7 @@ class Hierarchy {
     return static_cast<int>(largest);
   }
 
-  /// Which member of its group leads to `rank`, by level.
+  /// By level, which member of its group leads to `rank`.
   std::vector<int> path_to(int rank) const {
     std::vector<int> path;
     int unit = rank;
@@ -62,8 +62,8 @@ class Hierarchy {
     return path;
   }
 
-  /// The position of `rank` in the tree of the first `num_levels` levels in which, at each level,
-  /// the member that `path` names leads its group.
+  /// The branch of `rank` in the tree of the first `num_levels` levels. At each level the member
+  /// given by `path` leads its group.
   Branch branch(int rank, const std::vector<int>& path, int num_levels,
                 TreeShape network_shape) const {
     Branch whole;
@@ -77,7 +77,7 @@ class Hierarchy {
       const int index = (at(l).position.at(unit) - lead + size) % size;
       const bool star = at(l).in_memory || network_shape == TreeShape::kStar;
       const Branch part = star ? star_branch(team, index) : binomial_branch(team, index);
-      // The far ones first: they have the longest way to go.
+      // The far children first, because they take longest.
       whole.children.insert(whole.children.begin(), part.children.begin(), part.children.end());
       if (index > 0) {
         whole.parent = part.parent;
@@ -101,14 +101,14 @@ class Hierarchy {
     return team;
   }
 
-  /// What travels up the trees of the first `num_levels` levels, in all of which stars are; level
-  /// by level. `paths`: one for each tree.
+  /// The rounds up the trees of the first `num_levels` levels, in which every group is a star,
+  /// level by level. `paths`: one per tree.
   std::vector<Round> rounds_up(const std::vector<std::vector<int>>& paths, int num_levels,
                                double share) const {
     std::vector<Round> rounds;
     double contributions = 1;
     for (int level = 0; level < num_levels; ++level) {
-      // Trees that agree about the leaders below differ only in who leads here.
+      // Trees with the same leaders at lower levels differ only in the leader at this level.
       std::map<std::vector<int>, std::map<int, uint32_t>> leads;
       for (const std::vector<int>& path : paths) {
         ++leads[{path.begin(), path.begin() + level}][path[static_cast<size_t>(level)]];
@@ -126,15 +126,15 @@ class Hierarchy {
 
  private:
   struct Level {
-    std::vector<std::vector<int>> groups;  ///< of groups of the level below, or of ranks
-    std::map<int, int> group_of;           ///< the other way round
-    std::map<int, int> position;           ///< in its group
+    std::vector<std::vector<int>> groups;  ///< members: groups of the level below, or ranks
+    std::map<int, int> group_of;           ///< the group of each member
+    std::map<int, int> position;           ///< index of each member in its group
     bool in_memory;                        ///< members share a host
   };
 
   const Level& at(int level) const { return levels_[static_cast<size_t>(level)]; }
 
-  /// `leads`: how many trees are led by which member; more than there are begin again.
+  /// `leads`: number of trees that each member leads; indices beyond the members start again.
   static void add_stars(Round& round, const std::vector<int>& members,
                         const std::map<int, uint32_t>& leads, double share) {
     if (members.size() < 2) return;

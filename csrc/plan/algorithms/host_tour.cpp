@@ -8,14 +8,15 @@
 namespace q7x2 {
 namespace {
 
-/// Changes that are looked at for one tour: a few milliseconds.
+/// Maximum number of changes that are evaluated for one tour: a few milliseconds.
 constexpr long kMostLooks = 400'000;
-/// Dynamic programming takes time with the hosts' power of two.
+/// The time for dynamic programming is exponential in the number of hosts.
 constexpr size_t kMostExact = 10;
-/// A greedy tour takes time with the square of the hosts. So many begin elsewhere, over the hosts.
+/// The time for a greedy tour grows with the square of the number of hosts. kMostStarts divided by
+/// the hosts is the number of further starting points.
 constexpr size_t kMostGreedy = 512;
 constexpr size_t kMostStarts = 1024;
-/// A tour that is shorter by less is as long.
+/// A tour must be shorter by at least this factor to count as shorter.
 constexpr double kShorter = 1 - 1e-9;
 
 double length_of(const HostDistances& distances, const std::vector<int>& row, Tour kind) {
@@ -57,7 +58,7 @@ class Improvement {
     return least;
   }
 
-  /// Positions from which on hosts may move.
+  /// The first position whose host may move.
   size_t first_movable() const { return kind_ == Tour::kFromFirst ? 1 : 0; }
 
   bool improve(size_t i) {
@@ -69,7 +70,7 @@ class Improvement {
     return move(i) || move((i + 1) % size());
   }
 
-  /// 2-opt: the way between two hops.
+  /// 2-opt: reverses the hosts between two hops.
   bool turn_round(size_t i, size_t j) {
     if (j - i < 2) return false;
     const double before = hop(i) + hop(j);
@@ -80,7 +81,7 @@ class Improvement {
     return true;
   }
 
-  /// The end of an open tour behind a hop, or its beginning before it.
+  /// Reverses the end of an open tour after a hop, or its beginning before it.
   bool turn_end(size_t i) {
     const auto middle = hosts_.begin() + static_cast<std::ptrdiff_t>(i) + 1;
     if (distance(i, size() - 1) < hop(i) * kShorter) {
@@ -94,7 +95,7 @@ class Improvement {
     return false;
   }
 
-  /// Or-opt: one host between two others, or to an end.
+  /// Or-opt: moves one host between two others, or to an end.
   bool move(size_t from) {
     if (from < first_movable()) return false;
     const double now = length(hosts_);
@@ -117,7 +118,7 @@ class Improvement {
     return true;
   }
 
-  /// What the host adds to the length before position `to`.
+  /// How much the host adds to the length before position `to`.
   double detour(const std::vector<int>& row, size_t to, int host) const {
     const size_t n = row.size();
     const bool closed = kind_ == Tour::kClosed;
@@ -154,8 +155,8 @@ std::vector<int> greedy(const HostDistances& distances, const std::vector<int>& 
   return row;
 }
 
-/// The shortest tour, by dynamic programming over sets of hosts. Tours that are closed begin at the
-/// first host, as well.
+/// The shortest tour, by dynamic programming over sets of hosts. A closed tour begins at the first
+/// host, too.
 class Exact {
  public:
   Exact(const HostDistances& distances, const std::vector<int>& hosts, Tour kind)
@@ -194,7 +195,7 @@ class Exact {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
   struct Best {
     double length;
-    size_t before;  // host; n_: none
+    size_t before;  // the host before; n_: none
   };
 
   Best& at(size_t set, size_t last) { return best_[set * n_ + last]; }
@@ -214,7 +215,7 @@ class Exact {
   const std::vector<int>& hosts_;
   Tour kind_;
   size_t n_;
-  std::vector<Best> best_;  // by set of hosts that were passed, and the last of them
+  std::vector<Best> best_;  // by the set of visited hosts and the last of them
 };
 
 }  // namespace

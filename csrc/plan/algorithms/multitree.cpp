@@ -1,29 +1,30 @@
-// MultiTree: one tree a rank, all of them drawn at the same time, step by step, so that in each
-// step a link carries one message of one tree.
+// MultiTree: one tree per rank. All trees are constructed at the same time, step by step, so that
+// in each step a link carries one message of one tree.
 //
 //   step 1   tree 0: 0 -> 1    tree 1: 1 -> 2    tree 2: 2 -> 3    tree 3: 3 -> 0
-//   step 2   tree 0: 0 -> 2    tree 1: 1 -> 3    tree 2: 2 -> 0    tree 3: 3 -> 1      on one
-//   switch step 3   ...
+//   step 2   tree 0: 0 -> 2    tree 1: 1 -> 3    tree 2: 2 -> 0    tree 3: 3 -> 1
+//   step 3   ...                                                              (on one switch)
 //
 //   collective       steps (n ranks, one switch)    bytes sent by a rank    (B: the whole buffer)
 //   all_reduce       2 (n-1)                        2 B (n-1)/n
 //   reduce_scatter   n-1                            B (n-1)/n
 //   all_gather       n-1                            B (n-1)/n
 //
-// The trees are drawn from their roots outwards, within a budget: each resource of the network (a
-// NIC, a cable between racks, a private link) may pass as many messages as it moves in a given
-// time. In each step the trees take turns to add the fastest edge that there is still budget for,
-// from a rank that had the data before this step, the nearest to the root first, and the emptiest
-// of several. A rank that some member reaches over a faster route is left to it. The time is
-// doubled until all trees are complete, and then halved in between: so a slow switch beside fast
-// private links gets the few messages that it passes in the time of the links, or none.
+// The trees are constructed from their roots outwards, within a budget: each resource of the
+// network (a NIC, a cable between racks, a private link) may pass as many messages as it moves in a
+// given time. In each step the trees take turns. Each adds the fastest edge that is still within
+// the budget. The edge starts from a rank that had the data before this step, the nearest to the
+// root first; among several edges, the least used one is taken. A tree does not use an edge to a
+// rank that another member reaches over a faster route. The time is doubled until all trees are
+// complete, and then refined by bisection. So a slow switch next to fast private links gets the few
+// messages that it passes in the time of the links, or none.
 //
 // On one switch the trees are stars that serve their leaves in different order, as in SRA. It wins
-// on tori, cubes and other networks of private links, where many ranks have several ways. By the
-// simulator, beside Blink, the best other one there (16 hosts as 4 x 4, 16 MiB all_reduce): 367 ms
-// to 369 where the switch has a quarter of a link's rate, 71 to 85 where it has a fortieth, 270 to
-// 377 where it has the same. Behind slow cables of racks hierarchical is better, 2.1 s to 2.4 for
-// four racks of four.
+// on tori, cubes and other networks of private links, on which many ranks have several paths. The
+// simulator compared it with Blink, the best other algorithm there (16 hosts as 4 x 4, all_reduce
+// of 16 MiB). MultiTree and Blink take 367 and 369 ms if the switch has a quarter of a link's rate,
+// 71 and 85 ms if it has a fortieth, 270 and 377 ms if it has the same. With slow cables between
+// racks hierarchical is better: 2.1 s instead of 2.4 s for four racks of four.
 // Huang et al., "Communication algorithm-architecture co-design for distributed deep learning",
 // ISCA 2021.
 #include <algorithm>
@@ -39,9 +40,9 @@ namespace q7x2 {
 
 namespace {
 
-/// What may pass through each resource until all trees are drawn: of the Fabric's resources, and of
-/// each rank's core, which moves what does not leave the host. Messages are of one length, and the
-/// unit of time is what a rate moves one in.
+/// Number of messages that each resource may pass until all trees are complete. Resources are those
+/// of the Fabric, and each rank's core, which moves data within the host. All messages have the
+/// same length, and the unit of time is the time in which a rate of 1 moves one.
 class Budget {
  public:
   explicit Budget(const Fabric& fabric) : num_ranks_(static_cast<size_t>(fabric.world_size())) {
@@ -65,7 +66,7 @@ class Budget {
     }
   }
 
-  /// Nothing has passed, and `time` is left.
+  /// Starts again: nothing has passed, and `time` is left.
   void begin(double time) {
     for (size_t r = 0; r < room_.size(); ++r) room_[r] = budgeted_[r] * time;
   }
@@ -79,7 +80,7 @@ class Budget {
     for (const size_t r : routes_[index(from, to)]) room_[r] -= 1;
   }
 
-  /// The share of its budget that is left of the route's fullest resource.
+  /// The share of its budget that the fullest resource of the route has left.
   double left(int from, int to, double time) const {
     double least = 1;
     for (const size_t r : routes_[index(from, to)]) {
@@ -90,7 +91,7 @@ class Budget {
 
   double rate(int from, int to) const { return rates_[index(from, to)]; }
 
-  /// The time in which the fastest resource passes one message: nothing is faster.
+  /// The time in which the fastest resource passes one message, a lower bound.
   double least_time() const { return 1 / *std::ranges::max_element(budgeted_); }
 
  private:
@@ -102,12 +103,12 @@ class Budget {
 
   size_t num_ranks_;
   std::vector<std::vector<size_t>> routes_;  // by source and destination
-  std::vector<double> rates_;                // the same
-  std::vector<double> budgeted_;             // by resource: messages for each unit of time
-  std::vector<double> room_;                 // by resource: messages that are left
+  std::vector<double> rates_;                // by source and destination
+  std::vector<double> budgeted_;             // by resource: messages per unit of time
+  std::vector<double> room_;  // by resource: number of messages that it can still pass
 };
 
-/// Draws one tree for each rank within a budget.
+/// Constructs one tree per rank within a budget.
 class Drawing {
  public:
   explicit Drawing(const ScheduleRequest& request)
@@ -115,7 +116,7 @@ class Drawing {
         budget_(fabric_or_uniform(request)),
         order_(near_order(request).ranks()),
         targets_(order_.size()) {
-    // Where a rank sends first: along fast routes, and every rank to another one.
+    // The order of a rank's targets: fast routes first, and different for all ranks.
     for (int position = 0; position < num_ranks_; ++position) {
       const int rank = order_[static_cast<size_t>(position)];
       std::vector<int>& list = targets_[static_cast<size_t>(rank)];
@@ -127,7 +128,7 @@ class Drawing {
     }
   }
 
-  /// Trees by their roots' ranks, in about the least time in which they can be drawn.
+  /// Trees by their roots' ranks, in about the least time in which they can be completed.
   std::vector<Tree> best() {
     double time = budget_.least_time();
     while (!draw(time)) time *= 2;
@@ -146,7 +147,7 @@ class Drawing {
   }
 
  private:
-  /// The last one changes the time by a thirtieth at most.
+  /// The last one changes the time by at most a thirtieth.
   static constexpr int kHalvings = 5;
 
   /// Whether all trees are complete within `time`.
@@ -176,14 +177,16 @@ class Drawing {
     return true;
   }
 
-  /// Whether some member, be it one of this step, has a faster route there with room on it.
+  /// Whether some member, which may have joined in this step, has a faster route to the rank with
+  /// room on it.
   bool is_reached_faster(size_t root, int to, double rate) const {
     return std::ranges::any_of(members_[root], [&](int member) {
       return budget_.rate(member, to) > rate && budget_.fits(member, to);
     });
   }
 
-  /// One edge for a tree: the fastest, from the member that joined first, the emptiest of several.
+  /// Adds one edge to a tree: the fastest one, from the member that joined first; among several,
+  /// the least used.
   bool grow(size_t root, size_t members_before) {
     std::tuple<double, double, int, int> best{-1, 0, 0, 0};
     for (size_t i = 0; i < members_before; ++i) {
@@ -214,7 +217,7 @@ class Drawing {
   std::vector<std::vector<int>> targets_;  // by rank
   double time_ = 0;
   std::vector<Tree> trees_;
-  std::vector<std::vector<int>> members_;  // by root, in the order they joined
+  std::vector<std::vector<int>> members_;  // by root, in the order in which they joined
 };
 
 Schedule generate(const ScheduleRequest& request) {
@@ -222,7 +225,7 @@ Schedule generate(const ScheduleRequest& request) {
                          equal_parts(request.world_size));
 }
 
-/// Drawing the trees takes time with the fourth power of the ranks.
+/// The time for constructing the trees grows with the fourth power of the number of ranks.
 constexpr int kMaxRanks = 32;
 
 Generator entry(Collective collective) {

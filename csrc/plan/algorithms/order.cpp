@@ -11,12 +11,12 @@
 namespace q7x2 {
 namespace {
 
-/// Changes of two hosts' places are weighed that often for one order: a few milliseconds.
+/// Maximum number of swaps of two hosts that are evaluated for one order: a few milliseconds.
 constexpr size_t kMostWeighed = 400'000;
-/// What is shorter by less is as long.
+/// A length must be less by at least this factor to count as shorter.
 constexpr double kShorter = 1 - 1e-9;
 
-/// The ranks as they come without tours.
+/// The order of the ranks without tours.
 std::vector<int> plain_order(const ScheduleRequest& request) {
   if (request.order != nullptr) return *request.order;
   if (request.fabric != nullptr) return request.fabric->near_order();
@@ -30,7 +30,7 @@ bool may_move(const ScheduleRequest& request) {
          request.fabric->hosts.size() > 2 && HostDistances::may_differ(*request.fabric);
 }
 
-/// `ranks`, whose hosts stand together, with the hosts in the order of a tour.
+/// `ranks`, in which each host's ranks are consecutive, with the hosts in the order of a tour.
 Order toured(const ScheduleRequest& request, std::vector<int> ranks, Tour kind) {
   if (!may_move(request)) return Order(std::move(ranks));
   const HostDistances distances(*request.fabric);
@@ -50,7 +50,7 @@ Order toured(const ScheduleRequest& request, std::vector<int> ranks, Tour kind) 
   return Order(std::move(ranks));
 }
 
-/// Hosts on the places of a row, and how far apart those are that talk.
+/// Hosts at the positions of a row, and the distances between those that exchange messages.
 class Places {
  public:
   Places(const Fabric& fabric, const HostDistances& distances, const std::vector<int>& ranks,
@@ -79,7 +79,7 @@ class Places {
   size_t size() const { return hosts_.size(); }
   size_t weighed() const { return weighed_; }
 
-  /// Swaps the hosts of two places if that is shorter.
+  /// Swaps the hosts at two positions if the length decreases.
   bool try_swap(size_t a, size_t b) {
     if (!have_as_many(a, b)) return false;
     const double before = length(a) + length(b);
@@ -89,9 +89,9 @@ class Places {
     return false;
   }
 
-  /// Gives the two hosts that are the farthest apart of all that talk two other places, from
-  /// `first` on, if that is shorter. One swap at a time does not leave a slow pair that talks
-  /// everywhere but at two places that neither of the two has.
+  /// Moves the two hosts with the largest distance among those that exchange messages to two other
+  /// positions, starting at `first`, if the length decreases. Single swaps cannot improve a slow
+  /// pair that exchanges messages at all positions except two that neither host has.
   bool try_farthest(size_t first) {
     size_t a = 0;
     size_t b = 0;
@@ -109,7 +109,7 @@ class Places {
     for (size_t c = first; farthest > 0 && c < size(); ++c) {
       for (size_t d = first; d < size(); ++d) {
         if (c == d || weighed_ > kMostWeighed || !have_as_many(a, c)) continue;
-        // Whoever is at b may have moved to a.
+        // The host at b may have moved to a.
         const size_t from = b == c ? a : b;
         if (!have_as_many(from, d)) continue;
         swap(a, c);
@@ -142,8 +142,8 @@ class Places {
                      ranks_.begin() + static_cast<std::ptrdiff_t>(first_[b]));
   }
 
-  /// Of all that a place says. What two places say to each other is as long after they have
-  /// swapped.
+  /// The length of all messages of a position. Messages between two positions are as long after
+  /// their hosts are swapped.
   double length(size_t place) {
     double sum = 0;
     weighed_ += talks_[place].size() + 1;
@@ -161,8 +161,8 @@ class Places {
 
   const HostDistances& distances_;
   std::vector<int> ranks_;
-  std::vector<int> hosts_;     // by place
-  std::vector<size_t> first_;  // position of a place; and the end
+  std::vector<int> hosts_;     // by position
+  std::vector<size_t> first_;  // first rank of each host; and the end
   std::vector<std::vector<Peer>> talks_;
   size_t weighed_ = 0;
 };

@@ -1,9 +1,9 @@
-// The order in which algorithms line up the ranks: neighbours are near.
+// The order in which algorithms arrange the ranks: neighbours are near.
 //
-// Ranks stand by rack, host and NUMA node. Where pairs of hosts differ, because one is slow or far
-// or has a private link, the hosts stand in the order of a short tour
-// (plan/algorithms/host_tour.h). For algorithms that are no row, hosts change places until those
-// that talk are near each other.
+// Ranks are sorted by rack, host and NUMA node. If pairs of hosts differ, because one is slow or
+// far or has a private link, the hosts are in the order of a short tour
+// (plan/algorithms/host_tour.h). For algorithms that are not a row, hosts are swapped until those
+// that exchange messages are near each other.
 #pragma once
 
 #include <span>
@@ -29,35 +29,34 @@ class Order {
   std::vector<int> positions_;  // by rank; -1: not in the row
 };
 
-/// All ranks by rack, host and rank, so that a walk along them enters and leaves each rack and each
-/// host once, and round again to the first; by rank alone where nothing is known of the hosts.
-/// Equal on all ranks.
+/// All ranks by rack, host and rank, so that a walk along them, and back to the first, enters and
+/// leaves each rack and each host once; by rank alone if the hosts are unknown. Equal on all ranks.
 Order near_order(const ScheduleRequest& request);
 
-/// By how many ranks all may be turned so that every walk from near to far stays one: the ranks of
-/// a rack, or those of a host on one switch. 0: racks or hosts have different numbers of ranks, or
-/// ranks do not stand in near order.
+/// By how many ranks all ranks can be turned so that the near order stays a near order: the ranks
+/// per rack, or the ranks per host on one switch. 0: racks or hosts have different numbers of
+/// ranks, or the ranks are not in near order.
 int near_turn(const ScheduleRequest& request);
 
-/// The same walk one way, without the step from the last rank to the first.
+/// The same walk without the step from the last rank to the first.
 Order near_path(const ScheduleRequest& request);
-/// That begun at any rank: it, the others of its host, the others of its rack, the rest.
+/// The path that starts at `first`: it, the others of its host, the others of its rack, the rest.
 Order near_path_from(const ScheduleRequest& request, int first);
 
-/// Two positions of a row that send each other messages, each with that share of a slice.
+/// Two positions of a row that send each other messages, each of this share of a slice.
 struct Talk {
   int a = 0;
   int b = 0;
   double share = 1;
 };
 
-/// `order` after hosts that have as many ranks have changed places, as long as that shortens the
-/// way of what is said in `talks`. The host of position 0 keeps its place where `keeps_first`. On a
-/// network whose hosts are all alike this is `order`.
+/// `order` with hosts of equal numbers of ranks swapped, as long as that shortens the distances of
+/// `talks`. If `keeps_first`, the host of position 0 keeps its position. On a network whose hosts
+/// are all alike this is `order`.
 Order arranged(const ScheduleRequest& request, Order order, std::span<const Talk> talks,
                bool keeps_first = false);
 
-/// The ranks from each rank on, the near ones first: it, the others of its host, the others of its
+/// For each rank all ranks, the near ones first: itself, the others of its host, the others of its
 /// rack, the rest.
 class NearOrders {
  public:
@@ -67,7 +66,7 @@ class NearOrders {
 
  private:
   Order near_;
-  std::vector<std::pair<int, int>> sites_;  // by rank: its rack and host; empty: not known
+  std::vector<std::pair<int, int>> sites_;  // by rank: its rack and host; empty: unknown
 };
 
 }  // namespace q7x2

@@ -6,11 +6,11 @@
 //
 //   all_to_all: n-1 steps, every part crosses one link once.
 //
-// A step begins when the previous step's send and receive are complete: nobody runs ahead and
-// becomes the second sender to somebody slower. So it wins for large parts on networks, where many
-// senders for one receiver (incast) overflow switch buffers; `direct`, which posts everything at
-// once, wins for small parts, where the n-1 latencies would be paid one after the other. Receives
-// are posted in advance, straight into the output.
+// A step begins when the send and the receive of the previous step are complete. So no rank runs
+// ahead and becomes the second sender to a slower one. It wins for large parts on networks, where
+// many senders for one receiver (incast) overflow switch buffers; `direct`, which posts everything
+// at once, wins for small parts, because it avoids n-1 consecutive latencies. Receives are posted
+// in advance, directly into the output.
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
 #include <algorithm>

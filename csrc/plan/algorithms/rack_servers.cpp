@@ -1,25 +1,25 @@
-// Rack-servers-k: servers add up in two levels, as switches of racks and a switch above them do.
+// Rack-servers-k: servers add up in two levels, like switches of racks and a switch above them.
 //
-//   2 racks of 2 ranks, a server in each, k = 1:
+//   2 racks of 2 ranks, one server per rack, k = 1:
 //
 //   part 0: 0, 1 -> s0 -----------------> s0, which folds   then s0 -> 0, 1
 //           2, 3 -> s1, which folds ----> s0                     s0 -> s1 -> 2, 3
-//   part 1: the same, but s1 has the total
+//   part 1: the same, but s1 computes the total
 //
 //   collective    steps   bytes sent by a rank   by a server            out of a rack with a server
 //   all_reduce    4       B                      (m + 2 (R-1)/R) B/k    2 B (R-1)/R
 //   reduce        4       B                      less                   at most B
 //
-// R racks have k servers each, and m ranks a rack. In servers:k each rank talks to all servers, so
-// m B (R-1)/R leave a rack where servers are spread over the racks. Here the sum of a rack leaves
-// it, whatever m is. So it wins where the cables of racks are slow. A rack with fewer than k
-// servers has none: its ranks talk to the servers that make totals.
+// R racks have k servers and m ranks each. In servers:k each rank sends to all servers, so m B
+// (R-1)/R leave a rack if servers are spread over the racks. Here only the sum of a rack leaves it,
+// for any m. So it wins if the cables of racks are slow. In a rack with fewer than k servers, the
+// ranks send to the servers that compute totals.
 //
-// The data is divided into k R parts. Part (j, r) has its total at the j-th server of rack r, so
-// all servers make as many totals. A server adds in the order of the first ranks that a
-// contribution holds, whatever arrives first; a float of 16 bits is rounded twice. Sapio et al.,
-// "Scaling distributed machine learning with in-network aggregation" (SwitchML), 2021, section 6:
-// racks and a root; Lao et al., "ATP", 2021.
+// The data is divided into k R parts. The j-th server of rack r computes the total of part (j, r),
+// so all servers compute equally many totals. A server adds contributions in the order of their
+// first ranks, in whatever order they arrive; a float of 16 bits is rounded twice.
+// Sapio et al., "Scaling distributed machine learning with in-network aggregation" (SwitchML),
+// 2021, section 6: racks and a root; Lao et al., "ATP", 2021.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -37,16 +37,16 @@ using OpId = PlanBuilder::OpId;
 
 struct Rack {
   std::vector<int> ranks;
-  std::vector<int> servers;  ///< the k fastest; none: there are fewer
+  std::vector<int> servers;  ///< the k fastest; empty: there are fewer
   std::vector<int> receivers;
 };
 
-/// Who is where.
+/// The racks, their servers, and the rack of each member.
 struct Levels {
   int k = 0;
-  std::vector<Rack> racks;   ///< that have servers, R of them
+  std::vector<Rack> racks;   ///< the R racks that have servers
   Rack rest;                 ///< the ranks of all other racks
-  std::vector<int> rack_of;  ///< by member; -1: it is one of the rest, or not needed
+  std::vector<int> rack_of;  ///< by member; -1: one of the rest, or not needed
 
   int num_racks() const { return static_cast<int>(racks.size()); }
   int num_parts() const { return k * num_racks(); }
@@ -95,7 +95,7 @@ Levels levels_of(const ScheduleRequest& request, const Contract& contract) {
   return levels;
 }
 
-// In place: a part of the result may arrive only when the same part of the input has left.
+// In place: a part of the result may arrive only after the same part of the input was sent.
 void add_rank(PlanBuilder& b, const Levels& levels) {
   const int rank = b.header().rank;
   const int own = levels.rack_of[static_cast<size_t>(rank)];
@@ -112,9 +112,9 @@ void add_rank(PlanBuilder& b, const Levels& levels) {
   }
 }
 
-/// What a server folds of one part, in this order.
+/// The contributions to a part that a server folds, in this order.
 std::vector<int> sources_of(const Levels& levels, int own, int j, bool has_total) {
-  std::vector<std::pair<int, int>> sources;  // the first rank of a contribution, who sends it
+  std::vector<std::pair<int, int>> sources;  // the first rank of a contribution, and its sender
   const auto add_ranks = [&](const Rack& rack) {
     for (const int rank : rack.ranks) sources.emplace_back(rank, rank);
   };
@@ -222,7 +222,7 @@ Schedule generate(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// Powers of two, and the most that two racks have.
+/// The powers of two, and the largest number that two racks have.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr || request.fabric->servers.empty()) return {};
   std::vector<size_t> counts;
@@ -236,7 +236,7 @@ std::vector<int> parameters(const ScheduleRequest& request) {
   return values;
 }
 
-// A server holds a contribution of each rank of its rack for each slice of its window.
+// A server holds a contribution of each rank of its rack, for each slice of its window.
 constexpr int kMaxRanks = 1024;
 
 Generator entry(Collective collective) {

@@ -1,14 +1,16 @@
-// Recursive doubling: pairs exchange all they have, at distances 1, 2, 4, ...
+// Recursive doubling: pairs exchange all their data, at distances 1, 2, 4, ...
 //
-//   0 <-> 1    2 <-> 3        n not a power of two: of the first 2 * (n - p) ranks, p the largest
-//   0 <------> 2              power of two, each even one gives its data to its odd neighbour
-//        1 <------> 3         first, and gets the result from it last. Near ranks pair up first.
+//   0 <-> 1    2 <-> 3        If n is not a power of two: p is the largest power of two. Of the
+//   0 <------> 2              first 2 * (n - p) ranks, each even one first gives its data to its
+//        1 <------> 3         odd neighbour, and gets the result from it last. Near ranks pair up.
 //
-//   all_reduce: log2(p) steps (and 2 more where n > p); each rank sends B log2(p) bytes.
+//   all_reduce: log2(p) steps (and 2 more if n > p); each rank sends B log2(p) bytes.
 //
-// Both partners fold the lower position's operand first, so all ranks build the same expression and
-// end bit-identical. It wins for small data, where log2(n) steps matter more than bytes. Thakur,
-// Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+// Both partners fold the operand of the lower position first, so all ranks evaluate the same
+// expression and end bit-identical. It wins for small data, if log2(n) steps matter more than
+// bytes.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+// 2005.
 #include "plan/algorithms/recursive_doubling.h"
 
 #include <algorithm>
@@ -42,7 +44,7 @@ struct Doubling {
   int surplus;
 };
 
-/// Who talks to whom, where the team stands at these positions of a row.
+/// Which ranks exchange messages, if the team has these positions of a row.
 std::vector<Talk> doubling_talks(const std::vector<int>& positions) {
   std::vector<Talk> talks;
   for (const Round& round : doubling_rounds(positions, 1, 1)) {
@@ -124,7 +126,7 @@ std::vector<Round> doubling_rounds(const std::vector<int>& team, double share,
 
 Order doubling_order_of_hosts(const ScheduleRequest& request) {
   Order order = near_order(request);
-  std::vector<int> leaders;  // positions
+  std::vector<int> leaders;  // their positions
   for (int position = 0; position < order.size(); ++position) {
     const bool is_first =
         position == 0 || !request.fabric->same_host(order.at(position - 1), order.at(position));

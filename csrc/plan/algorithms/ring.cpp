@@ -1,10 +1,10 @@
-// Ring: every rank talks to its two neighbours only, and each link carries the same load.
+// Ring: each rank exchanges messages with its two neighbours only, and all links have equal loads.
 //
 //        part p+1          part p            Reduce-scatter: the sum of part p starts at rank p+1,
-//     0 ---------> 1 ---------> 2            travels once round the ring, each rank adds its own
-//     ^                         |            contribution, and ends at rank p, its owner.
+//     0 ---------> 1 ---------> 2            travels once round the ring, and ends at rank p, its
+//     ^                         |            owner. Each rank adds its own contribution.
 //     +---------- 3 <-----------+            All-gather: each part travels once round the ring
-//                                            from its owner and is copied by everyone. Near ranks
+//                                            from its owner, and each rank copies it. Near ranks
 //                                            are neighbours.
 //
 //   collective       steps     bytes sent by a rank    (B: the whole buffer)
@@ -12,8 +12,8 @@
 //   reduce_scatter   n-1       B (n-1)/n
 //   all_gather       n-1       B (n-1)/n
 //
-// It moves the least data possible, never has two senders for one receiver, and needs no more than
-// neighbour links: the choice for large data on networks. Its latency grows with n.
+// It moves the least possible data, never has two senders for one receiver, and uses only links
+// between neighbours: the choice for large data on networks. Its latency grows with n.
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 #include <algorithm>
 #include <memory>
@@ -36,7 +36,7 @@ struct Position {
         left(part(1)),
         right(part(size - 1)) {}
 
-  /// The part of the rank `steps` positions to the left, which has the rank's number.
+  /// The part that belongs to the rank `steps` positions to the left.
   int part(int steps) const { return order.at((position + size - steps % size) % size); }
 
   const Order& order;
@@ -47,7 +47,7 @@ struct Position {
 };
 
 // In place: part q is sent in step s of the reduce-scatter and overwritten in step s of the
-// all-gather, so the receive of the latter waits for the send of the former.
+// all-gather, so that receive waits for that send.
 void all_reduce(PlanBuilder& b, const Position& position) {
   const int n = position.size;
   std::vector<OpId> sends;
@@ -73,7 +73,7 @@ void all_reduce(PlanBuilder& b, const Position& position) {
   }
 }
 
-// The partial sum is built in the scratch block that it arrived in, and sent from there.
+// The partial sum is computed in the scratch block in which it arrived, and sent from there.
 void reduce_scatter(PlanBuilder& b, const Position& position) {
   const int n = position.size;
   if (n == 1) b.copy(Block::input(0), Block::output(0));
@@ -108,7 +108,7 @@ void all_gather(PlanBuilder& b, const Position& position) {
   }
 }
 
-/// All links at once, as often as it takes once round.
+/// All links at once, repeated for one circulation.
 Round once_round(const Order& order, double share) {
   Round round{.repeats = order.size() - 1};
   for (int position = 0; position < order.size(); ++position) {
@@ -146,7 +146,7 @@ Schedule generate(const ScheduleRequest& request) {
 
 }  // namespace
 
-// All messages of a slice go to one neighbour, and each has an id of its own.
+// All messages of a slice go to one neighbour, and each has its own id.
 std::vector<Generator> ring_generators() {
   constexpr int kMostRanks = Plan::kMaxMessages + 1;
   constexpr int kMostRanksBothWays = Plan::kMaxMessages / 2 + 1;

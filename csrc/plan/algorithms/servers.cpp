@@ -1,5 +1,5 @@
-// Servers-k: k processes that have no rank add up what all ranks send them, each a share of the
-// data.
+// Servers-k: k processes without a rank add up the contributions of all ranks, each for a share of
+// the data.
 //
 //   k = 2, 3 ranks:   part 0: 0, 1, 2 -> server 0, which folds      then server 0 -> 0, 1, 2
 //                     part 1: 0, 1, 2 -> server 1, which folds      then server 1 -> 0, 1, 2
@@ -8,14 +8,14 @@
 //   all_reduce    2       B                       B                       n B/k
 //   reduce        2       B                       B, the root alone       n B/k in, B/k out
 //
-// A rank sends the buffer once and receives it once, both at the same time as slices follow each
-// other. No algorithm among ranks alone does with less than 2 B (n-1)/n each way. So it wins for
-// long data where the ranks' links are slow and the servers' are n/k times as fast. Each server has
-// a share of the data in proportion to its rate; servers:k takes the k fastest.
+// A rank sends the buffer once and receives it once, both at the same time because slices follow
+// each other. Algorithms among ranks alone need at least 2 B (n-1)/n each way. So it wins for long
+// data if the ranks' links are slow and the servers' are n/k times as fast. Each server's share of
+// the data is proportional to its rate; servers:k takes the k fastest.
 //
-// The window of slices is the pool of slots of a switch that aggregates: a rank sends the next
-// slice when a slot's result has come back, so no server holds more than a window of slices. A
-// contribution is added in rank order, whenever it arrives, and rounded once.
+// The window of slices corresponds to the pool of slots of an aggregating switch: a rank sends the
+// next slice when a slot's result has come back, so no server holds more than one window of slices.
+// Contributions are added in rank order, in whatever order they arrive, and rounded once.
 // Sapio et al., "Scaling distributed machine learning with in-network aggregation" (SwitchML),
 // 2021; Lao et al., "ATP: in-network aggregation for multi-tenant learning", 2021.
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-/// The `count` fastest servers, in the order of their numbers.
+/// The `count` fastest servers, ordered by number.
 std::vector<RatedServer> fastest(const ScheduleRequest& request, int count) {
   std::vector<RatedServer> servers = servers_by_rate(*request.fabric);
   servers.resize(static_cast<size_t>(count));
@@ -41,7 +41,7 @@ std::vector<RatedServer> fastest(const ScheduleRequest& request, int count) {
   return servers;
 }
 
-/// The share of each server. Rates that are not known are equal.
+/// The share of each server. Unknown rates count as equal.
 std::vector<uint32_t> shares(const std::vector<RatedServer>& servers) {
   constexpr double kFinest = 16;
   const double most = std::ranges::max_element(servers, {}, &RatedServer::rate)->rate;
@@ -56,7 +56,7 @@ std::vector<uint32_t> shares(const std::vector<RatedServer>& servers) {
   return weights;
 }
 
-// In place: a part of the result may arrive only when the same part of the input has left. Each
+// In place: a part of the result may arrive only after the same part of the input was sent. Each
 // rank begins with another server.
 void add_rank(PlanBuilder& b, const std::vector<RatedServer>& servers, bool receives) {
   const auto parts = static_cast<int>(servers.size());
@@ -115,7 +115,7 @@ Schedule generate(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// Powers of two, and all servers.
+/// The powers of two, and the number of servers.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (request.fabric == nullptr || request.fabric->servers.empty() || request.world_size < 2) {
     return {};
@@ -127,7 +127,7 @@ std::vector<int> parameters(const ScheduleRequest& request) {
   return counts;
 }
 
-// A server holds a contribution of each rank for each slice of its window.
+// A server holds a contribution of each rank, for each slice of its window.
 constexpr int kMaxRanks = 1024;
 
 }  // namespace

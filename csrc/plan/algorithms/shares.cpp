@@ -1,28 +1,28 @@
-// Shares: as SRA, but the part of each owner is as long as its host's link and processor allow.
+// Shares: like SRA, but the part of each owner is as long as its host's link and processor allow.
 //
 //   link     1      1      1     1/5
 //   rank     0      1      2      3
-//            |--0--|--1--|--2--|          all send part p to rank p, which folds it in rank order,
-//                                         and sends the sum to all; rank 3 owns nothing
+//            |--0--|--1--|--2--|          all ranks send part p to rank p, which folds it in rank
+//                                         order, and sends the sum to all; rank 3 owns nothing
 //
 //   collective   steps   bytes through the NIC of a host with r of n ranks, whose share is w
 //   all_reduce   2       (r + (n-2r) w) B each way                        (B: the whole buffer)
 //
-// Every rank must send its contribution once and receive the result once: r B for its host. What a
-// host owns comes on top, and must be added up. So the time T is the least one for which the shares
-// that fit into it,
+// Each rank must send its contribution once and receive the result once: r B for its host. The
+// parts that a host owns come on top, and must be added up. So the time T is the smallest for which
+// the shares that fit into it,
 //
 //   w = max(0, min((T rate - r B) / ((n-2r) B), T r speed / B)),
 //
-// add up to 1. `speed` is how fast a rank makes bytes of the result. If the slowest host alone
-// needs longer than T for its r B, nothing is faster than what its link allows: it owns nothing. In
+// add up to 1. `speed` is the rate at which a rank computes bytes of the result. If the slowest
+// host needs longer than T for its r B alone, its link determines the time, and it owns nothing. In
 // SRA it would send and receive 2 r B (n-1)/n.
 //
-// It is for networks whose hosts have links or processors of different rates, or where one has
-// become slower (docs/planner.md). Processors count on fast links only, as a core that is not slow
-// adds up what some 300 Gbit/s bring. Each contribution is rounded once, as in SRA.
+// It is for networks whose hosts have links or processors of different rates, or one of which has
+// become slower (docs/planner.md). Processors count only on fast links, because a core that is not
+// slow adds up what about 300 Gbit/s deliver. Each contribution is rounded once, as in SRA.
 //
-// The idea that a slow member does less is that of OptCC, where rings are cut unequally.
+// The idea that a slow member does less comes from OptCC, which cuts rings unequally.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -41,28 +41,30 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-/// Hosts are alike if the fastest one is less than that much faster than the slowest one.
+/// Hosts count as alike if the fastest one is faster than the slowest one by less than this factor.
 constexpr double kAlike = 1.15;
-/// The mean part has so many units. More of them would make the shortest slices longer.
+/// Number of units in the mean part. More units would make the shortest slices longer.
 constexpr double kUnits = 4;
 /// Steps of a bisection; each halves the error.
 constexpr int kSteps = 60;
 
-/// What a host has of the work, and could do.
+/// The work that a host has, and its capacity.
 struct Member {
-  double rate = 0;   ///< of its link, in bytes per second
-  double speed = 0;  ///< at which each of its ranks makes bytes of the result; may be infinite
+  double rate = 0;  ///< bytes per second of its link
+  /// bytes of the result per second that each of its ranks computes; may be infinite
+  double speed = 0;
   double ranks = 0;
   double share = 0;
   bool is_slow = false;  ///< its processor limits its share, not its link
 };
 
-/// What the link of a host allows it to own if everything takes so many seconds per byte.
+/// The share that the link of a host allows it to own if everything takes this many seconds per
+/// byte.
 double share_of_link(const Member& member, double seconds, int n) {
   return std::max(0.0, (seconds * member.rate - member.ranks) / (n - 2 * member.ranks));
 }
 
-/// The same of its processor.
+/// The same for its processor.
 double share_of_processor(const Member& member, double seconds) {
   return seconds * member.speed * member.ranks;
 }
@@ -79,7 +81,7 @@ double speed_of_rank(const Fabric& fabric, int host, double ranks) {
   return rate_or_unlimited(fabric.host_reduce_rate(host)) * cores / ranks / passes;
 }
 
-/// The hosts; empty where nothing is to be gained.
+/// The hosts; empty if nothing can be gained.
 std::vector<Member> members_of(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return {};
   const Fabric& fabric = *request.fabric;
@@ -95,7 +97,7 @@ std::vector<Member> members_of(const ScheduleRequest& request) {
   return members;
 }
 
-/// Sets the shares.
+/// Computes the shares.
 void divide(std::vector<Member>& members, int n) {
   const auto share_within = [n](const Member& member, double seconds) {
     return std::min(share_of_link(member, seconds, n), share_of_processor(member, seconds));
@@ -118,18 +120,18 @@ void divide(std::vector<Member>& members, int n) {
   }
 }
 
-/// The units of each of a host's ranks. Those of a slow processor are rounded down: a unit more
-/// takes it longer than the others take for its units.
+/// The units of each rank of a host. Those of a slow processor are rounded down, because one more
+/// unit costs it more time than the others.
 uint32_t units_of(const Member& member, int n) {
   const double units = member.share / member.ranks * kUnits * n;
   return static_cast<uint32_t>(member.is_slow && units > 1 ? std::floor(units) : std::round(units));
 }
 
-/// Who owns which part.
+/// Which rank owns which part.
 struct Owners {
   std::vector<int> ranks;  ///< by part
   std::vector<uint32_t> weights;
-  std::vector<int> part_of;  ///< by rank; -1: it owns nothing
+  std::vector<int> part_of;  ///< by rank; -1: owns nothing
 };
 
 Owners owners_of(const ScheduleRequest& request) {
@@ -152,8 +154,8 @@ Owners owners_of(const ScheduleRequest& request) {
   return owners;
 }
 
-// The pairwise order of SRA. In place: a part of the result may arrive only when the same part of
-// the input has left.
+// The pairwise order of SRA. In place: a part of the result may arrive only after the same part of
+// the input was sent.
 void all_reduce(PlanBuilder& b, const Owners& owners, int n, int rank) {
   const auto part_of = [&](int of) { return owners.part_of[static_cast<size_t>(of)]; };
   const int own = part_of(rank);
@@ -206,7 +208,7 @@ Schedule generate(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// No parameter. Nothing where the shares would be those of SRA.
+/// Has no parameter. Offers nothing if the shares would be those of SRA.
 std::vector<int> parameters(const ScheduleRequest& request) {
   if (members_of(request).empty()) return {};
   const std::vector<uint32_t> weights = owners_of(request).weights;

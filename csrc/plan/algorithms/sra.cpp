@@ -1,4 +1,4 @@
-// SRA, scatter-reduce-all-gather: rank p owns part p, and folds everybody's part p in one go.
+// SRA, scatter-reduce-all-gather: rank p owns part p, and folds all contributions to it at once.
 //
 //   scatter             fold                          all-gather
 //   0: part 1 -> 1      1: 0's, 1's, 2's part 1       1: sum of part 1 -> 0, 2
@@ -11,9 +11,9 @@
 //   reduce_scatter   1       B (n-1)/n
 //   reduce           2       B (n-1)/n scattered, B/n to the root; the root receives 2 B (n-1)/n
 //
-// As few bytes as the ring in two steps instead of 2(n-1), and each contribution is read once; but
-// n-1 ranks send to one at the same time, and n-1 scratch blocks are needed. It wins for medium and
-// large data wherever the network bears the incast, always within a host, and it is the one for
+// It sends as few bytes as the ring in two steps instead of 2(n-1), and reads each contribution
+// once. But n-1 ranks send to one at the same time, and it needs n-1 scratch blocks. It wins for
+// medium and large data if the network tolerates the incast, and always within a host. It suits
 // floats of 16 and 8 bits, since every contribution is rounded once. All ranks end bit-identical
 // because each part has one owner.
 // Renggli et al., "SparCML: high-performance sparse communication for machine learning", 2019
@@ -27,9 +27,9 @@ namespace {
 
 using OpId = PlanBuilder::OpId;
 
-/// The first half of every collective here: all parts travel to their owners.
+/// The first half of each collective here: all parts are sent to their owners.
 struct Scatter {
-  std::vector<Block> operands;  ///< of this rank's part, in rank order
+  std::vector<Block> operands;  ///< for this rank's part, in rank order
   std::vector<OpId> received;
   std::vector<OpId> sent;  ///< by distance to the right, from 1 (index 0)
 };
@@ -72,7 +72,7 @@ Schedule reduce_scatter(const ScheduleRequest& request) {
   return schedule;
 }
 
-// In place: a part of the result may arrive only when the same part of the input has left.
+// In place: a part of the result may arrive only after the same part of the input was sent.
 Schedule all_reduce(const ScheduleRequest& request) {
   const int n = request.world_size;
   Schedule schedule(request, "sra", equal_parts(n));
@@ -96,7 +96,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
   return schedule;
 }
 
-// Only the root writes to its buffer: the others fold into a scratch block.
+// Only the root writes to its buffer; other ranks fold into a scratch block.
 Schedule reduce(const ScheduleRequest& request) {
   const int n = request.world_size;
   const int root = request.root;

@@ -3,12 +3,12 @@
 // rows first, then along one column.
 //
 //   0 -> 1 -> 2      all_reduce, b = 3, part 2: every row folds it towards column 2, and column 2
-//             |      towards its middle. The result goes back the same way: down the column, and
-//             v      along the rows the other way round. So both directions of every wire are in
-//   3 -> 4 -> 5      use, and all rows and all columns at the same time.
+//             |      towards its middle. The result takes the opposite way: along the column, and
+//             v      then along the rows. So both directions of every wire are in use, and all rows
+//   3 -> 4 -> 5      and all columns at the same time.
 //             ^
-//             |      Rows are rings: part 0 passes 1 -> 2 -> 0. Near ranks stand in one row; where
-//   6 -> 7 -> 8      all hosts have as many ranks, a row may be a host.
+//             |      Rows are rings: part 0 takes 1 -> 2 -> 0. Near ranks are in one row; a row may
+//   6 -> 7 -> 8      be a host, if all hosts have the same number of ranks.
 // clang-format on
 //
 //   collective       steps                    bytes sent by a rank at most    (B: the whole buffer)
@@ -16,13 +16,12 @@
 //   reduce_scatter   (a-1) + (b-1)            B (n-1)/n
 //   all_gather       (a-1) + (b-1)            B (n-1)/n
 //
-// About the ring's bytes in about sqrt(8 n) steps in place of 2 n, over neighbour links alone, and
-// with b messages for each neighbour in place of n: the choice for large data where a ring is too
-// long. The parameter is b, the number of columns. A column passes one part, so it is a path and
-// no ring; slices that follow each other keep all of it busy.
+// It sends about the ring's bytes in about sqrt(8 n) steps instead of 2 n, only over links between
+// neighbours, and with b messages per neighbour instead of n: the choice for large data if a ring
+// is too long. The parameter is b, the number of columns. A column passes one part, so it is a path
+// and no ring; consecutive slices keep all of it busy.
 // Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018
-// (2D-torus
-// all-reduce); Ying et al., "Image classification at supercomputer scale", 2018.
+// (2D-torus all-reduce); Ying et al., "Image classification at supercomputer scale", 2018.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -37,7 +36,7 @@ namespace q7x2 {
 
 namespace {
 
-/// Ranks in near order, so that those are near that are side by side in a row or a column.
+/// Ranks in near order, so that neighbours in a row or a column are near each other.
 Order line_up(const ScheduleRequest& request) {
   const int columns = request.parameter;
   const int rows = request.world_size / columns;
@@ -47,7 +46,7 @@ Order line_up(const ScheduleRequest& request) {
     const int column = position % columns;
     talks.push_back({position, row * columns + (column + 1) % columns});
     const bool is_last = row + 1 == rows;
-    // Only the collectives with a part for each rank go round the columns.
+    // Only collectives with one part per rank use the columns as rings.
     if (is_last && request.collective == Collective::kAllReduce) continue;
     talks.push_back({position, (is_last ? 0 : row + 1) * columns + column, 1.0 / columns});
   }
@@ -68,7 +67,7 @@ class Grid {
   int row_of(int rank) const { return order_.position_of(rank) / columns_; }
   int column_of(int rank) const { return order_.position_of(rank) % columns_; }
 
-  /// A tree in which the row's ring leads to `column`, and `column` leads on.
+  /// A tree in which the row's ring leads to `column`, and `column` continues.
   Branch along_row(int rank, int column) const {
     const int row = row_of(rank);
     const int mine = column_of(rank);
@@ -79,7 +78,7 @@ class Grid {
     return branch;
   }
 
-  /// Once round all rows: each rank sends to the next one of its row.
+  /// One circulation of all rows: each rank sends to the next one of its row.
   Round rightwards(uint32_t messages, double share) const {
     Round round{.repeats = columns_ - 1};
     for (int row = 0; row < rows_; ++row) {
@@ -90,7 +89,7 @@ class Grid {
     return round;
   }
 
-  /// From one row to the same columns of another.
+  /// From one row to the same columns of another row.
   void add_edges(Round& round, int from, int to, double share) const {
     for (int column = 0; column < columns_; ++column) {
       round.edges.push_back({at(from, column), at(to, column), 1, share});
@@ -103,7 +102,7 @@ class Grid {
   int rows_;
 };
 
-/// The tree of the part of a column: rows lead to it, and it leads to its middle.
+/// The tree of a column's part: rows lead to the column, and the column leads to its middle.
 Branch part_branch(const Grid& grid, int column, int rank) {
   Branch branch = grid.along_row(rank, column);
   if (grid.column_of(rank) != column) return branch;
@@ -130,7 +129,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
   for (int step = 0; step < middle; ++step) {
     Round round{.folds = true, .contributions = static_cast<double>(parts) * (step + 1)};
     grid->add_edges(round, step, step + 1, share);
-    // The lower arm is as long as the upper one, or one shorter.
+    // The lower arm is as long as the upper one, or shorter by one.
     const int below = middle + (middle - step);
     if (below < grid->rows()) grid->add_edges(round, below, below - 1, share);
     up.push_back(std::move(round));
@@ -143,7 +142,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// The tree of the part of a rank: rows lead to its column, and the column's ring to the rank.
+/// The tree of a rank's part: rows lead to its column, and the column's ring to the rank.
 Branch rank_branch(const Grid& grid, int part, int rank) {
   Branch branch = grid.along_row(rank, grid.column_of(part));
   if (grid.column_of(rank) != grid.column_of(part)) return branch;
@@ -156,7 +155,7 @@ Branch rank_branch(const Grid& grid, int part, int rank) {
   return branch;
 }
 
-/// reduce_scatter, or all_gather, which is the same the other way.
+/// reduce_scatter, or all_gather, which is its reverse.
 Schedule by_rank(const ScheduleRequest& request) {
   const auto grid = std::make_shared<const Grid>(request);
   Schedule schedule = bare_forest_schedule(
@@ -178,7 +177,7 @@ Schedule by_rank(const ScheduleRequest& request) {
   return schedule;
 }
 
-/// The ranks of each host, where all hosts have as many, else 1.
+/// The number of ranks per host, if it is the same for all hosts; otherwise 1.
 int ranks_per_host(const ScheduleRequest& request) {
   if (request.fabric == nullptr) return 1;
   std::vector<int> ranks(request.fabric->hosts.size());
@@ -187,7 +186,7 @@ int ranks_per_host(const ScheduleRequest& request) {
   return is_uniform ? ranks.front() : 1;
 }
 
-/// The width with the fewest steps, and that of a host.
+/// The width with the fewest steps, and the width of a host.
 std::vector<int> widths(const ScheduleRequest& request) {
   const int n = request.world_size;
   int best = 0;
@@ -208,7 +207,7 @@ std::vector<int> widths(const ScheduleRequest& request) {
 
 }  // namespace
 
-// Of the collectives with a part for each rank, a neighbour gets a message for nearly each.
+// In collectives with one part per rank, a neighbour gets nearly one message per part.
 std::vector<Generator> torus_generators() {
   std::vector<Generator> all{{.name = "torus",
                               .collective = Collective::kAllReduce,

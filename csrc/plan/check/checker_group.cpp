@@ -43,11 +43,11 @@ CheckedGroup::CheckedGroup(const Plan& header, const Contract& contract)
   const bool from_root =
       collective() == Collective::kBroadcast || collective() == Collective::kScatter;
   if (from_root && contract.contributors != std::vector{root()}) {
-    fail("the contract's contributors are others than the root");
+    fail("the contract's contributors are not the root alone");
   }
   const bool to_root = is_rooted(collective()) && !from_root;
   if (to_root && contract.receivers != std::vector{root()}) {
-    fail("the contract's receivers are others than the root");
+    fail("the contract's receivers are not the root alone");
   }
 }
 

@@ -37,7 +37,7 @@ class Results {
     return SymbolicRun::input_value(group_, expressions_, rank, part);
   }
 
-  /// Of which rank's input, and which part of it, an output part is a copy.
+  /// The rank and the part of its input that an output part is a copy of.
   std::pair<int, int> origin(int rank, int part) const {
     switch (group_.collective()) {
       case Collective::kBroadcast:
@@ -104,7 +104,8 @@ class Results {
     }
   }
 
-  /// In calls with a codec each contribution comes with its residual; in others there are none.
+  /// In calls with a codec each contribution comes with its residual; in other calls there is no
+  /// residual.
   void check_residuals(int rank, const std::string& output, const Node& node) const {
     const RankSet none(group_.size());
     const RankSet& expected = group_.plan(rank).takes_residuals ? node.contributions : none;

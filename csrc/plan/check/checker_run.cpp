@@ -77,7 +77,7 @@ void SymbolicRun::deliver(int sender, size_t send, int receiver, size_t receive)
   const int value = read(sender, send, plan.sources_of(plan.ops[send])[0]);
   stage(sender, send, value);
   write(receiver, receive, value);
-  // That a send is complete says nothing about the receiver: it may have been buffered.
+  // A completed send tells nothing about the receiver: it may have been buffered.
   complete(sender, send);
   Progress& progress = progress_[static_cast<size_t>(receiver)];
   if (!progress.heard.empty()) {

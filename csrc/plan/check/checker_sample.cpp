@@ -1,4 +1,4 @@
-// check_sample: what can be proven of some ranks of a Schedule alone.
+// check_sample: what can be proved with the Plans of some ranks alone.
 #include <algorithm>
 #include <cstddef>
 #include <set>
@@ -28,7 +28,7 @@ std::vector<int> some_peers(const Plan& plan, size_t most) {
   return some;
 }
 
-/// One output part of each receiver; how many there were ops for.
+/// Traces one output part per receiver; returns how many could be traced with `max_ops` ops.
 int trace_results(const Schedule& schedule, std::span<const int> ranks, size_t max_ops) {
   const Plan header = schedule.header(0);
   CheckedGroup group(header, schedule.contract());

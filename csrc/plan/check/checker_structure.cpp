@@ -13,13 +13,13 @@
 namespace q7x2::checker {
 namespace {
 
-/// Which ops of one Plan are complete before which others start, by its dependencies alone.
+/// Which ops of one Plan are complete before others start, because of its dependencies alone.
 class HappensBefore {
  public:
   explicit HappensBefore(const Plan& plan)
       : words_((plan.ops.size() + kBits - 1) / kBits), bits_(plan.ops.size() * words_) {}
 
-  /// To be called in an order in which whatever is before `before` has been added already.
+  /// To be called in topological order: everything before `before` must have been added already.
   void add(uint32_t before, uint32_t after) {
     bits_[after * words_ + before / kBits] |= uint64_t{1} << before % kBits;
     for (size_t i = 0; i < words_; ++i) bits_[after * words_ + i] |= bits_[before * words_ + i];
@@ -92,7 +92,8 @@ void check_may_write(const CheckedGroup& group, int rank, size_t id, Block block
     group.fail(rank, id, "overwrites the buffer of a rank that receives nothing");
   }
   if (collective == Collective::kBarrier) group.fail(rank, id, "overwrites a barrier's byte");
-  // The caller's input may be this very block: only the copy that is then nothing may write it.
+  // The caller's input may be this very block. So only a copy may write to it, which is then
+  // skipped.
   if (collective == Collective::kAllGather && block.index == rank &&
       group.plan(rank).ops[id].kind != OpKind::kCopy) {
     group.fail(rank, id, "overwrites the output part that may be the caller's input");
@@ -116,7 +117,7 @@ void check_named_blocks(const CheckedGroup& group, int rank, size_t id) {
   for (const Access& access : accesses(p, op)) {
     if (!exists(access.block)) group.fail(rank, id, "names a block that does not exist");
     if (!access.block.is_part()) continue;
-    if (group.is_helper(rank)) group.fail(rank, id, "names a buffer, which a helper has not");
+    if (group.is_helper(rank)) group.fail(rank, id, "names a buffer, but helpers have no buffers");
     if (group.length(rank, access.block) != expected) {
       group.fail(rank, id, "names blocks of different lengths");
     }
@@ -180,7 +181,7 @@ void check_dependencies(const CheckedGroup& group, int rank) {
   }
 }
 
-/// The order that the dependencies give. Fails where they are a cycle.
+/// The order that the dependencies give. Fails if they form a cycle.
 HappensBefore order_of(const CheckedGroup& group, int rank) {
   const Plan& p = group.plan(rank);
   HappensBefore order(p);
@@ -199,7 +200,7 @@ HappensBefore order_of(const CheckedGroup& group, int rank) {
   return order;
 }
 
-/// Whether the op takes from the residual of its part, or leaves something in it.
+/// Whether the op reads or writes the residual of its part.
 bool touches_residual(const Plan& plan, const Op& op) {
   const auto sources = plan.sources_of(op);
   if (op.kind == OpKind::kCopy) return op.destination.is_coded() && !sources[0].is_coded();
@@ -207,10 +208,10 @@ bool touches_residual(const Plan& plan, const Op& op) {
          (op.destination.is_coded() || std::ranges::any_of(sources, &Block::is_coded));
 }
 
-/// The earlier users of one place in memory.
+/// The earlier ops that use one location in memory.
 using Users = std::vector<std::pair<size_t, bool>>;  // ops, and whether they write
 
-/// Adds an op. Fails where it races with another.
+/// Adds an op. Fails if it races with another one.
 void add_user(const CheckedGroup& group, int rank, const HappensBefore& order, Users& users,
               size_t id, bool writes, const char* what) {
   const Plan& p = group.plan(rank);
@@ -241,7 +242,7 @@ void check_races(const CheckedGroup& group, int rank) {
   }
 }
 
-/// Encoding takes the residual along and leaves another one: a second time gives other bits.
+/// Encoding uses the residual and stores a new one, so encoding again would give other bits.
 void check_encodes_once(const CheckedGroup& group, int rank) {
   const Plan& p = group.plan(rank);
   std::map<Length, size_t> encoded;
@@ -263,7 +264,7 @@ void check_peer(const CheckedGroup& group, int rank, size_t id) {
   if (peer < 0 || peer >= group.size() || peer == rank) group.fail(rank, id, "has no such peer");
 }
 
-/// Those to `receiver`, or to all ranks where it is -1.
+/// Adds the sends to `receiver`; -1: to all ranks.
 void add_sends(const CheckedGroup& group, int rank, int receiver, Sends& sends) {
   const Plan& p = group.plan(rank);
   for (size_t id = 0; id < p.ops.size(); ++id) {
@@ -277,8 +278,8 @@ void add_sends(const CheckedGroup& group, int rank, int receiver, Sends& sends) 
   }
 }
 
-/// Finds the send of each receive, of those from `sender`, or from all ranks where it is -1, and
-/// takes it out of `sends`. `visit(id, op, send)`.
+/// Finds the send of each receive from `sender` (-1: from all ranks), and removes it from `sends`.
+/// Calls `visit(id, op, send)`.
 template <typename Visit>
 void take_sends(const CheckedGroup& group, int rank, int sender, Sends& sends, Visit visit) {
   const Plan& p = group.plan(rank);

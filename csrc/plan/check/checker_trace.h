@@ -1,4 +1,4 @@
-// Trace: where one result comes from, followed back through the ranks that it passed.
+// Trace: follows one result back through the ranks that it passed.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +17,29 @@ namespace q7x2::checker {
 
 class Trace {
  public:
-  /// Projects Plans of at most `max_ops` ops altogether, one after the other.
+  /// Projects Plans with at most `max_ops` ops in total, one after the other.
   Trace(const Schedule& schedule, size_t max_ops);
 
-  /// Throws Error(kInternal) where the output part of a receiver is not what the contract promises.
-  /// False where `max_ops` does not suffice to know.
+  /// Throws Error(kInternal) if the output part of a receiver is not what the contract promises.
+  /// Returns false if `max_ops` is not enough to know.
   bool check(int rank, int part);
 
  private:
-  /// A Plan, and how to find ops in it. The order of the ops is one in which they may run.
+  /// A Plan with an index of its ops. The ops are in an order in which they may run.
   struct Indexed {
     explicit Indexed(Plan of);
 
     Plan plan;
     std::map<std::pair<int, int>, uint32_t> sends;  // by receiver and message id
   };
-  /// A block as an op sees it: the ops before that one have run.
+  /// A block as an op sees it, after all earlier ops have run.
   struct Read {
     int rank;
     Block block;
     size_t op;
   };
 
-  /// Null where no ops are left.
+  /// Null if no ops are left.
   std::shared_ptr<const Indexed> find(int rank);
   std::optional<size_t> last_write(const Indexed& at, const Read& read) const;
   void add_leaf(int rank, int part, const Read& read);

@@ -1,7 +1,7 @@
-// The symbols that the checker runs Plans on instead of numbers.
+// The symbolic values on which the checker runs Plans.
 //
 // A value is an expression: a leaf is one rank's contribution, an inner node a fold of several.
-// Equal expressions share one node, so two ranks hold the same bits where they hold the same node.
+// Equal expressions share one node, so two ranks hold the same bits if they hold the same node.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,24 @@
 
 namespace q7x2::checker {
 
-/// Names a length, equal on all ranks: messages may pass only between blocks of one name. Parts of
-/// one name hold the same elements, so it names the data, too.
+/// Identifies a length, equal on all ranks: a message may pass only between blocks with the same
+/// identifier. Parts with the same identifier hold the same elements, so it identifies the data
+/// too.
 using Length = std::pair<int, int>;
 
 constexpr int kUndefined = -1;
 
 struct Node {
-  std::vector<int> children;  ///< in the order they fold; empty for a leaf
+  std::vector<int> children;  ///< in the order of the fold; empty for a leaf
   Length data;                ///< which elements of the collective's data
-  RankSet contributions;      ///< ranks whose contribution is in here
-  RankSet residuals;          ///< and whose residual
-  int counted_twice = -1;     ///< a rank whose contribution is in here twice, if any
-  int residual_twice = -1;    ///< and whose residual
-  bool is_final = false;      ///< a final reduce is at the top, or further down
+  RankSet contributions;      ///< ranks whose contribution it contains
+  RankSet residuals;          ///< ranks whose residual it contains
+  int counted_twice = -1;     ///< a rank whose contribution it contains twice; -1: none
+  int residual_twice = -1;    ///< a rank whose residual it contains twice; -1: none
+  bool is_final = false;      ///< it contains a final reduce
 };
 
-/// All expressions of one check, each once.
+/// All expressions of one check, each stored once.
 class Expressions {
  public:
   explicit Expressions(int world_size) : world_size_(world_size) {}
@@ -73,15 +74,15 @@ class Expressions {
     return entry->second;
   }
 
-  /// What is left of `value` after a codec: equal only to the same value through the same codec,
-  /// and as long as one message made it.
+  /// `value` after a codec. Equal only to the same value after the same codec, if both were encoded
+  /// as one message.
   int coded(int value) {
     const auto [entry, is_new] = coded_.try_emplace(value, next());
     if (is_new) nodes_.push_back(Node(at(value)));
     return entry->second;
   }
 
-  /// `value` with the residual of a rank added.
+  /// `value` plus the residual of a rank.
   int with_residual(int value, int rank) {
     const auto [entry, is_new] = with_residual_.try_emplace({value, rank}, next());
     if (is_new) {

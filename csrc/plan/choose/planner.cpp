@@ -185,7 +185,12 @@ std::vector<Candidate> Planner::explain(const CallShape& shape, bool simulate) c
   std::ranges::move(
       search.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain),
       std::back_inserter(ratings));
-  for (Rating& rating : ratings) search.resize(rating);
+  for (Rating& rating : ratings) {
+    search.resize(rating);
+    if (shape.bytes == CallShape::kUneven) continue;
+    rating.prediction.seconds_after_silence =
+        rating.priced->simulate_after_silence(shape.bytes, rating.cut);
+  }
   std::vector<Candidate> candidates;
   for (Rating& rating : ratings) {
     candidates.push_back({rating.priced->name(), rating.priced->schedule().edges(),

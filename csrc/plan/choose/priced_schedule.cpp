@@ -103,6 +103,14 @@ Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices
   return simulator_->run(call);
 }
 
+double PricedSchedule::simulate_after_silence(size_t bytes, const Cut& cut) {
+  if (!simulator_) return 0;
+  const SimulatedCall call{bytes, cut.slice_bytes, cut.window};
+  SimulatedCall silent = call;
+  silent.after_silence = true;
+  return simulator_->run(silent).seconds_after_pause;
+}
+
 std::optional<Prediction> PricedSchedule::simulate_some(const SimulatedCall& call) {
   if (!std::exchange(has_looked_for_some_, true)) {
     if (const auto symmetry = Symmetry::find(site_, schedule_->turn())) {

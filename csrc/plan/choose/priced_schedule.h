@@ -45,6 +45,8 @@ class PricedSchedule {
   /// By the simulator. `max_slices`: see SimulatedCall. For the first simulation Plans are made: of
   /// all ranks, or of those that stand for all if that is possible and worthwhile.
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
+  /// Of a call that was simulated: seconds after a silence, see SimulatedCall.
+  double simulate_after_silence(size_t bytes, const Cut& cut);
   /// About the ops of all ranks for one slice: the price of simulating it.
   double ops() const;
   /// The price of making the Plans of all ranks, in simulated ops; 0 once they are made.

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "fabric/measurements.h"
 #include "fabric/scatter.h"
 
 namespace q7x2 {
@@ -41,12 +43,18 @@ constexpr double kWorthMoreMessages = 0.97;
 /// The estimates of the model are that far off at most, nearly always: whoever is estimated to take
 /// longer than so many times the best one is not simulated.
 constexpr double kHopeless = 2;
+/// The same between far hosts. The estimate takes the latencies of a round for the longest one of
+/// all ranks, and there that is nearly all of the time.
+constexpr double kHopelessBetweenFar = 4;
 /// A large candidate whose busiest wire alone takes longer than that many times the best simulated
 /// one is not simulated.
 constexpr double kWorthALook = 1.01;
 /// Candidates are simulated for some slices, and the best into their steady state.
 constexpr int kFirstLook = 2;
 constexpr int kSteadyState = 3 * kWindow;
+/// The first slices say little of the others between far hosts: where that share of all simulations
+/// is enough, each candidate is simulated into its steady state.
+constexpr double kShareOfFar = 1.0 / 8;
 constexpr size_t kFinalists = 3;
 /// Schedules of more ops, of all ranks together, are simulated once, for one slice, if at all.
 constexpr double kManyOps = 100e3;
@@ -54,6 +62,12 @@ constexpr double kManyOps = 100e3;
 constexpr size_t kUnevenBytes = kMiB;
 /// Measured times speak for size classes up to so many times as long or short.
 constexpr double kTunedReach = 4;
+
+double largest_alpha(const Site& site) {
+  std::vector<int> ranks(static_cast<size_t>(site.fabric.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return site.routes.largest_alpha(ranks);
+}
 
 /// On a grid of a tenth of a per cent: what differs by less is equal.
 double rounded_time(double seconds) {
@@ -113,6 +127,7 @@ ScheduleSearch::ScheduleSearch(const CallShape& shape, const Site& site,
       find_schedule_(std::move(find_schedule)),
       bytes_(typical_bytes(shape)),
       coding_(shape.coding ? shape.coding(site.fabric) : CodingCost{}),
+      is_far_(is_far(2 * largest_alpha(site))),
       edges_(shape.codec.empty()
                  ? std::vector{EdgeCoding(Edges::kNone, site.fabric.world_size(), &site.fabric)}
                  : edge_codings(shape.edges, site.fabric.world_size(), &site.fabric)) {
@@ -243,19 +258,21 @@ std::vector<Rating> ScheduleSearch::estimated(const EdgeCoding& edges) {
 }
 
 void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) const {
-  const double hopeless = kHopeless * ratings.front().prediction.seconds;
+  const double hopeless =
+      (is_far_ ? kHopelessBetweenFar : kHopeless) * ratings.front().prediction.seconds;
   std::vector<double> ratios;  // of simulated times to estimates
   std::vector<Rating*> beaten;
   double best = std::numeric_limits<double>::infinity();
   for (Rating& rating : ratings) {
     const bool is_large = rating.priced->ops() > kManyOps;
     const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
+    const double steady = rating.priced->ops() * kSteadyState * static_cast<double>(ways.size());
+    const int look = is_far_ && steady <= kShareOfFar * max_ops ? kSteadyState : kFirstLook;
     // What one window holds has no steady state.
     const auto slices = [&](const Cut& cut) {
       const size_t all = (bytes_ + cut.slice_bytes - 1) / cut.slice_bytes;
       if (is_large) return 1;
-      return all <= static_cast<size_t>(cut.window) ? std::max(static_cast<int>(all), 1)
-                                                    : kFirstLook;
+      return all <= static_cast<size_t>(cut.window) ? std::max(static_cast<int>(all), 1) : look;
     };
     double price = rating.priced->making();
     for (const Cut& cut : ways) price += rating.priced->ops() * slices(cut);
@@ -293,7 +310,9 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
     rating.prediction = rating.priced->simulate(bytes_, rating.cut, 0);
   }
   sort_ratings(ratings);
-  try_wide_window(ratings.front(), max_ops);
+  const size_t wide = is_far_ ? kFinalists : 1;
+  for (size_t i = 0; i < std::min(wide, ratings.size()); ++i) try_wide_window(ratings[i], max_ops);
+  if (is_far_) sort_ratings(ratings);
 }
 
 void ScheduleSearch::try_wide_window(Rating& rating, double max_ops) const {

@@ -106,6 +106,7 @@ class ScheduleSearch {
   const FindSchedule find_schedule_;
   const size_t bytes_;
   const CodingCost coding_;
+  const bool is_far_;  ///< some hosts from others
   const std::vector<EdgeCoding> edges_;
   std::vector<Variant> variants_;
 };

@@ -1,6 +1,7 @@
 #include "plan/cost/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -76,7 +77,6 @@ class CostModel::Reading {
               .turns = round.turns,
               .alpha = round.repeats > 1 ? tally_.mean_alpha() : tally_.alpha(),
               .latency = round.latency,
-              .far = round.repeats > 1 ? tally_.far() : 1,
               .longest_far = tally_.longest_far()};
     bool is_crowded = false;
     for (const int rank : tally_.ranks()) {
@@ -108,17 +108,22 @@ class CostModel::Reading {
       Step& step = model_.steps_[i];
       for (const auto& [resource, share] : through_[i]) {
         const Routes::Resource& of = resources[resource];
+        if (of.kind == Routes::Kind::kWindow) continue;
         const double rate = model_.rates_[resource];
         if (of.kind != Routes::Kind::kMemory) {
           step.short_wire = std::max(step.short_wire, share / of.rate);
         }
         if (share / rate <= step.wire) continue;
         step.wire = share / rate;
-        step.at_once = Routes::is_network(of.kind) ? model_.site_.members.burst / rate : 0;
+        step.at_once = of.burst / rate;
       }
     }
     for (size_t i = 0; i < resources.size(); ++i) {
       const double bytes = model_.resource_bytes_[i];
+      if (resources[i].kind == Routes::Kind::kWindow) {
+        if (bytes > 0) model_.windows_.push_back({bytes, resources[i].rate, resources[i].burst});
+        continue;
+      }
       model_.wire_ = std::max(model_.wire_, bytes / model_.rates_[i]);
       if (resources[i].kind == Routes::Kind::kMemory) continue;
       model_.short_wire_ = std::max(model_.short_wire_, bytes / resources[i].rate);
@@ -296,9 +301,7 @@ double CostModel::seconds(const Step& step, double slice) const {
   const double cpu = std::max({both, out + in / arrivals, out / departures + in});
   const double seconds_a_byte = is_long(step.longest_far, slice) ? step.wire : step.short_wire;
   const double wire = std::max(0.0, seconds_a_byte * slice - step.at_once);
-  const bool is_offered = step.longest_far * slice > model::kEagerBytes;
-  const double latency =
-      step.turns * step.latency * step.alpha * (is_offered ? 1 + 2 * step.far : 1);
+  const double latency = step.turns * step.latency * step.alpha;
   return step.repeats *
          (latency + std::max(wire, cpu) + std::min(wire, cpu) / arrivals + step.fold.at(slice));
 }
@@ -313,7 +316,12 @@ double CostModel::wire_seconds(double slice) const {
 
 double CostModel::seconds(const SimulatedCall& call) const {
   const auto slice = static_cast<double>(std::min(call.slice_bytes, call.bytes));
-  return std::max(seconds_after_pause(call), wire_seconds(slice) * static_cast<double>(call.bytes));
+  const auto bytes = static_cast<double>(call.bytes);
+  double seconds = std::max(seconds_after_pause(call), wire_seconds(slice) * bytes);
+  for (const Window& window : windows_) {
+    seconds = std::max(seconds, window.share * bytes / window.rate);
+  }
+  return seconds;
 }
 
 double CostModel::seconds_after_pause(const SimulatedCall& call) const {
@@ -328,7 +336,12 @@ double CostModel::seconds_after_pause(const SimulatedCall& call) const {
   const double each =
       std::max({wire_seconds(slice) * slice, busiest_.fixed * filled + busiest_.per_byte * slice,
                 longest / std::max(call.window, 1)});
-  return begin.back() + (bytes / slice - 1) * each + selection(call);
+  double waiting = 0;  // for acknowledgements, of what the windows do not hold
+  for (const Window& window : windows_) {
+    const double round_trips = std::ceil(window.share * bytes / window.bytes) - 1;
+    waiting = std::max(waiting, round_trips * window.bytes / window.rate);
+  }
+  return begin.back() + std::max((bytes / slice - 1) * each, waiting) + selection(call);
 }
 
 Prediction CostModel::predict(const SimulatedCall& call) const {

@@ -3,15 +3,15 @@
 // All messages of a round set out together, and the next round begins when the last of them has
 // been dealt with. A round takes
 //
-//   latency   alpha, the largest among its messages; three of them where they are offered first
+//   latency   alpha, the largest among its messages
 //   transfer  the busiest resource's bytes / its rate, or the busiest core's overheads and copies,
 //             whichever is longer; and of the shorter the share of one message, since nothing
 //             overlaps with the only message. Who sends and who receives may be two cores, which
 //             overlap in the same way.
 //   fold      what arrived is added up
 //
-// After a pause a wire lets Fabric::burst bytes pass at once. The time of the call is not less than
-// what its busiest resource takes for its bytes.
+// After a pause a wire lets Fabric::burst bytes pass at once, and a connection between far hosts
+// its window. The time of the call is not less than what its busiest resource takes for its bytes.
 //
 // One slice takes its rounds one after the other. A round that is repeated passes the same data on,
 // so that of a ring's hops each has its own latency. Slices overlap: each after the first takes the
@@ -68,8 +68,7 @@ class CostModel {
     int turns = 1;
     double alpha = 0;
     double latency = 1;           // of it
-    double far = 0;               // share of the messages that go to other hosts
-    double longest_far = 0;       // of those, as a share of a slice
+    double longest_far = 0;       // message to another host, as a share of a slice
     double wire = 0;              // seconds for each byte of a slice, if its messages are long,
     double short_wire = 0;        // and if they are short
     double at_once = 0;           // seconds of that which a burst saves
@@ -82,6 +81,12 @@ class CostModel {
     Time in = {};
     Time both = {};
     Time fold = {};
+  };
+  /// Of a connection that does not fill its route.
+  struct Window {
+    double share = 0;  ///< of the call's bytes
+    double rate = 0;   ///< bytes per second
+    double bytes = 0;  ///< that pass at once
   };
   /// Steps from the first to the last one that some rank takes part in.
   using Span = std::pair<size_t, size_t>;
@@ -115,6 +120,7 @@ class CostModel {
   double short_wire_ = 0;               // the same if messages are short
   std::vector<double> resource_bytes_;  // for each byte of a slice
   std::vector<double> rates_;
+  std::vector<Window> windows_;
   std::vector<Time> machine_time_;  // over its cores
   Time busiest_;                    // rank, or machine
   double parts_ = 1;

@@ -5,8 +5,6 @@
 
 namespace q7x2::model {
 
-/// Messages between hosts up to this size are sent before the receiver asks for them.
-inline constexpr size_t kEagerBytes = 8192;
 /// A core that turns to another rank. Ranks only do that where there are more of them than cores.
 inline constexpr double kSwitchSeconds = 2e-6;
 /// Until the receiver of a message on such a host has its turn: whoever looks for messages keeps
@@ -25,8 +23,23 @@ inline constexpr double kIncast = 0.03;
 inline constexpr int kMostIncast = 15;
 /// Only with messages longer than that: shorter ones are over before flows push each other back.
 inline constexpr double kShortBytes = 64 * 1024;
+/// What TCP sends at first, and after a silence: ten packets. Then twice as much in each round
+/// trip.
+inline constexpr double kFirstFlight = 14480;
 /// What the elements of a flat buffer usually are; decides who gets a part of a tiny one.
 inline constexpr size_t kElementBytes = 4;
+
+/// Round trips that a connection waits for acknowledgements until it has sent so many bytes after a
+/// silence (slow start).
+inline int slow_start_rounds(double bytes) {
+  int rounds = 0;
+  double flight = kFirstFlight;
+  for (double sent = flight; sent < bytes; sent += flight) {
+    flight *= 2;
+    ++rounds;
+  }
+  return rounds;
+}
 
 /// What is left of a NIC's ingress for `senders` hosts together, as a share.
 inline double incast_share(int senders) {

@@ -23,8 +23,9 @@ std::vector<double> known_rates(const Routes& routes) {
   std::vector<double> rates;
   double fastest = 0;
   for (const Routes::Resource& resource : routes.resources()) {
-    rates.push_back(resource.rate);
-    if (std::isfinite(resource.rate)) fastest = std::max(fastest, resource.rate);
+    const bool is_window = resource.kind == Routes::Kind::kWindow;
+    rates.push_back(is_window ? rate_or_unlimited(0) : resource.rate);
+    if (std::isfinite(rates.back())) fastest = std::max(fastest, resource.rate);
   }
   for (double& rate : rates) {
     if (!std::isfinite(rate)) rate = fastest > 0 ? fastest : 1;

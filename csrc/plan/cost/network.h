@@ -13,8 +13,8 @@ namespace q7x2 {
 /// The request's Fabric; one rank a host behind one switch where nothing is known.
 Fabric fabric_or_uniform(const ScheduleRequest& request);
 
-/// Rates of the resources of `routes`, in bytes a second. Unknown ones are as fast as the fastest
-/// known one.
+/// Rates of the resources of `routes`, in bytes a second. Unknown ones, and windows of connections,
+/// which most messages fit into, are as fast as the fastest known one.
 std::vector<double> known_rates(const Routes& routes);
 
 /// What a host can send to and receive from all the others at once, in bytes a second; infinite

@@ -46,6 +46,9 @@ struct SimulatedCall {
   /// After that many slices the rest is extrapolated; 0: as many as a steady state takes.
   int max_slices = 0;
   bool trace = false;  ///< fill Prediction::timeline
+  /// The connections between hosts have been silent for longer than TCP's timeout, 0.2 s and a
+  /// round trip: they begin anew with model::kFirstFlight.
+  bool after_silence = false;
 };
 
 struct Prediction {
@@ -64,11 +67,12 @@ struct Prediction {
     double end = 0;
   };
 
-  double seconds = 0;              ///< of one of many calls in a row
-  double seconds_after_pause = 0;  ///< the same where wires have saved up their bursts
-  double first_slice_seconds = 0;  ///< until the first slice is complete on all ranks
-  std::vector<Load> loads;         ///< that are in use at all
-  int bottleneck = -1;             ///< the busiest of `loads`; -1: none is in use
+  double seconds = 0;                ///< of one of many calls in a row
+  double seconds_after_pause = 0;    ///< the same where wires have saved up their bursts
+  double seconds_after_silence = 0;  ///< see SimulatedCall; 0: not simulated
+  double first_slice_seconds = 0;    ///< until the first slice is complete on all ranks
+  std::vector<Load> loads;           ///< that are in use at all
+  int bottleneck = -1;               ///< the busiest of `loads`; -1: none is in use
   std::vector<Step> timeline;
 };
 

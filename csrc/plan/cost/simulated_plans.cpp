@@ -63,33 +63,38 @@ SimulatedPlans::SimulatedPlans(std::span<const Plan> all_plans, const Fabric& fa
   }
   match_messages();
   find_paths();
-  find_rates(fabric.burst);
+  find_rates();
   if (std::ranges::any_of(plans, [](const Plan& plan) { return plan.num_coded > 0; })) {
     count_contributions();
   }
 }
 
-// Receiver by receiver: its receives are sorted by their senders, and each send to it looks among
-// those of its rank. So it takes as many steps as there are messages.
-void SimulatedPlans::match_messages() {
+SimulatedPlans::Sends SimulatedPlans::sends_by_receiver() const {
   const size_t ranks = plans.size();
-  std::vector<uint32_t> first_send(ranks + 1);  // by receiver
+  Sends sends;
+  sends.first.resize(ranks + 1);
   for (const Plan& plan : plans) {
     for (const Op& op : plan.ops) {
-      if (op.kind == OpKind::kSend) ++first_send[of_member(op.peer) + 1];
+      if (op.kind == OpKind::kSend) ++sends.first[of_member(op.peer) + 1];
     }
   }
-  for (size_t rank = 0; rank < ranks; ++rank) first_send[rank + 1] += first_send[rank];
-  std::vector<uint32_t> sends(first_send.back());
-  std::vector<uint32_t> next(first_send.begin(), first_send.end() - 1);
+  std::partial_sum(sends.first.begin(), sends.first.end(), sends.first.begin());
+  sends.all.resize(sends.first.back());
+  std::vector<uint32_t> next(sends.first.begin(), sends.first.end() - 1);
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (uint32_t i = 0; i < plans[rank].ops.size(); ++i) {
       const Op& op = plans[rank].ops[i];
       if (op.kind != OpKind::kSend) continue;
-      sends[next[of_member(op.peer)]++] = first_task[rank] + i;
+      sends.all[next[of_member(op.peer)]++] = first_task[rank] + i;
     }
   }
+  return sends;
+}
 
+// Receiver by receiver: its receives are sorted by their senders, and each send to it looks among
+// those of its rank. So it takes as many steps as there are messages.
+void SimulatedPlans::match_messages() {
+  const Sends sends = sends_by_receiver();
   struct Receive {
     uint16_t message;
     uint32_t op;
@@ -98,7 +103,7 @@ void SimulatedPlans::match_messages() {
   std::vector<std::vector<Receive>> receives(static_cast<size_t>(site.members.world_size()));
   std::vector<size_t> senders;
   size_t unmatched = 0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
     for (uint32_t i = 0; i < plans[rank].ops.size(); ++i) {
       const Op& op = plans[rank].ops[i];
       if (op.kind != OpKind::kRecv) continue;
@@ -113,9 +118,10 @@ void SimulatedPlans::match_messages() {
         std::ranges::stable_sort(receives[sender], {}, by_message);
       }
     }
-    for (uint32_t i = first_send[rank]; i < first_send[rank + 1]; ++i) {
-      const Task& send = tasks[sends[i]];
-      const Op& op = this->op(sends[i]);
+    for (uint32_t i = sends.first[rank]; i < sends.first[rank + 1]; ++i) {
+      const uint32_t index = sends.all[i];
+      const Task& send = tasks[index];
+      const Op& op = this->op(index);
       const auto& those = receives[symmetry ? symmetry->seen_from(op.peer, send.rank) : send.rank];
       const uint32_t message =
           symmetry ? symmetry->message_seen_from(op.peer, op.message) : op.message;
@@ -126,8 +132,8 @@ void SimulatedPlans::match_messages() {
                         std::to_string(send.rank) + " sends: " + to_string(plans[send.rank], op));
       }
       --unmatched;
-      tasks[sends[i]].partner = first_task[rank] + found->op;
-      tasks[first_task[rank] + found->op].partner = sends[i];
+      tasks[index].partner = first_task[rank] + found->op;
+      tasks[first_task[rank] + found->op].partner = index;
     }
     for (const size_t sender : senders) receives[sender].clear();
     senders.clear();
@@ -184,15 +190,14 @@ void SimulatedPlans::find_paths() {
   }
 }
 
-void SimulatedPlans::find_rates(double burst) {
+void SimulatedPlans::find_rates() {
   std::vector<int> senders(site.routes.resources().size());
   for (const uint32_t resource : hops) ++senders[resource];
   for (size_t i = 0; i < senders.size(); ++i) {
     const Routes::Resource& resource = site.routes.resources()[i];
     const bool congests = resource.kind == Routes::Kind::kIngress && senders[i] > 1;
     rates.push_back(resource.rate * (congests ? model::incast_share(senders[i]) : 1));
-    const bool can_burst = Routes::is_network(resource.kind) && std::isfinite(resource.rate);
-    bursts.push_back(can_burst ? burst : 0);
+    bursts.push_back(resource.burst);
     if (congests) incast_rate = std::min(incast_rate, resource.rate / senders[i]);
   }
 }

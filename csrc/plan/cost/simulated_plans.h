@@ -102,10 +102,16 @@ struct SimulatedPlans {
   double incast_rate = std::numeric_limits<double>::infinity();
 
  private:
+  /// The sends to member r are `all[first[r]]` to `all[first[r + 1] - 1]`, as indices into `tasks`.
+  struct Sends {
+    std::vector<uint32_t> first;
+    std::vector<uint32_t> all;
+  };
+  Sends sends_by_receiver() const;
   /// Finds the receive of each send, and the other way round.
   void match_messages();
   void find_paths();
-  void find_rates(double burst);
+  void find_rates();
   /// Fills in `Task::contributions` and `coding_seconds`.
   void count_contributions();
 };

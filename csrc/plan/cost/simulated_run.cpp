@@ -50,6 +50,12 @@ SimulatedRun::SimulatedRun(const SimulatedPlans& plans, const SimulatedCall& cal
     machines_.push_back({.free_cores = machine.cores, .busy = 0, .waiting = {}});
   }
   for (size_t i = 0; i < wires_.size(); ++i) wires_[i].burst = plans_.bursts[i];
+  for (size_t i = 0; i < wires_.size(); ++i) {
+    const Routes::Resource& of = plans_.site.routes.resources()[i];
+    if (of.kind != Routes::Kind::kWindow) continue;
+    windows_.emplace(i, SlidingWindow(of.burst, of.burst / of.rate));
+  }
+  if (call.after_silence) connections_.resize(plans.paths.size());
   slices_.resize(num_slices_);
   done_.resize(num_slices_);
 }
@@ -86,7 +92,7 @@ std::vector<uint32_t> SimulatedRun::turns() const {
     for (const Op& op : plans_.plans[rank].ops) {
       const int distance =
           op.kind == OpKind::kSend ? op.peer + members - static_cast<int>(rank) : 0;
-      turns.push_back(static_cast<uint32_t>(distance % members) << 16 | positions[rank] << 1);
+      turns.push_back(static_cast<uint32_t>(distance % members) << 16 | positions[rank]);
     }
   }
   return turns;
@@ -146,8 +152,6 @@ void SimulatedRun::start(Work work) {
   met |= kPosted;
   if ((met & kArrived) != 0) {
     enqueue(work);
-  } else if ((met & kOffered) != 0) {
-    answer(work.slice, plans_.tasks[work.op].partner);
   }
 }
 
@@ -178,43 +182,20 @@ void SimulatedRun::handle(const Event& event) {
     case Kind::kHop:
       hop(event);
       return;
-    case Kind::kOffer: {
-      uint8_t& met = slice(work.slice).met[plans_.tasks[work.op].partner];
-      met |= kOffered;
-      if ((met & kPosted) != 0) answer(work.slice, work.op);
-      return;
-    }
     case Kind::kArrival: {
       const Work receive{work.slice, plans_.tasks[work.op].partner};
       uint8_t& met = slice(work.slice).met[receive.op];
       met |= kArrived;
       if ((met & kPosted) != 0) enqueue(receive);
-      if (!is_offered(work)) return;
-      if (plans_.symmetry) {
-        push(at_once(), now_, Kind::kSent, work);
-      } else {
-        complete(work);
-      }
       return;
     }
-    case Kind::kSent:
-      complete(work);
-      return;
   }
-}
-
-void SimulatedRun::answer(uint32_t slice, uint32_t send) {
-  push(delayed_by(send), now_ + plans_.cost_of(send).alpha, Kind::kHop, {slice, send});
 }
 
 void SimulatedRun::dispatch(Work send) {
   const SimulatedPlans::Task& message = plans_.tasks[send.op];
   const SimulatedPlans::Path& path = plans_.paths[message.route];
   const double alpha = plans_.costs[path.cost].alpha;
-  if (is_offered(send)) {
-    push(delayed(path.cost), now_ + alpha, Kind::kOffer, send);
-    return;
-  }
   if (!message.local) {
     push(at_once(), now_, Kind::kHop, send);
   } else {
@@ -232,10 +213,23 @@ void SimulatedRun::dispatch(Work send) {
   complete(send);
 }
 
+double SimulatedRun::slow_start(const SimulatedPlans::Task& message, double bytes) {
+  if (connections_.empty() || message.local) return 0;
+  Connection& connection = connections_[message.route];
+  if (connection.bytes == 0) connection.began = now_;
+  connection.bytes += bytes;
+  const double round_trip = 2 * plans_.costs[plans_.paths[message.route].cost].alpha;
+  return connection.began + model::slow_start_rounds(connection.bytes) * round_trip;
+}
+
 void SimulatedRun::hop(const Event& event) {
   const SimulatedPlans::Task& message = plans_.tasks[event.op];
   const SimulatedPlans::Path& path = plans_.paths[message.route];
   const size_t resource = plans_.resource(path, event.hop);
+  if (const auto window = windows_.find(resource); window != windows_.end()) {
+    pass_window(event, window->second);
+    return;
+  }
   Wire& wire = wires_[resource];
   const double bytes = message_bytes({event.slice, event.op});
   const double rate = plans_.rate(resource, bytes);
@@ -250,7 +244,8 @@ void SimulatedRun::hop(const Event& event) {
   wire.busy += bytes / rate;
   wire.bytes += bytes;
   if (call_.trace && event.hop == 0) slice(event.slice).begin[message.partner] = begin;
-  const double end = std::max(event.end, wire.free);
+  const double allowed = event.hop == 0 ? slow_start(message, bytes) : event.end;
+  const double end = std::max(allowed, wire.free);
   const auto next = static_cast<uint8_t>(event.hop + 1);
   if (next < path.hops) {
     push(leaving(resource), begin, Kind::kHop, {event.slice, event.op}, next, end);
@@ -258,6 +253,18 @@ void SimulatedRun::hop(const Event& event) {
     push(arriving(resource), end + plans_.costs[path.cost].alpha, Kind::kArrival,
          {event.slice, event.op});
   }
+}
+
+// It is the last resource of its path.
+void SimulatedRun::pass_window(const Event& event, SlidingWindow& window) {
+  const SimulatedPlans::Path& path = plans_.paths[plans_.tasks[event.op].route];
+  const size_t resource = plans_.resource(path, event.hop);
+  const double bytes = message_bytes({event.slice, event.op});
+  wires_[resource].busy += bytes / plans_.rates[resource];
+  wires_[resource].bytes += bytes;
+  const double end = window.pass(now_, event.end, bytes);
+  push(arriving(resource), end + plans_.costs[path.cost].alpha, Kind::kArrival,
+       {event.slice, event.op});
 }
 
 void SimulatedRun::enqueue(Work work) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "plan/cost/event_queue.h"
@@ -12,6 +13,7 @@
 #include "plan/cost/model.h"
 #include "plan/cost/part_lengths.h"
 #include "plan/cost/simulated_plans.h"
+#include "plan/cost/sliding_window.h"
 #include "plan/ir/dag_window.h"
 
 namespace q7x2 {
@@ -26,10 +28,8 @@ class SimulatedRun {
 
  private:
   enum class Kind : uint8_t {
-    kOffer,    ///< the receiver of a large message hears of it
     kHop,      ///< a message reaches a resource of its path
     kArrival,  ///< its last byte reaches the receiver
-    kSent,     ///< the sender of an offered message hears of that; only with a Symmetry
     kCpu,      ///< a rank is through with the op it was at
   };
 
@@ -59,6 +59,12 @@ class SimulatedRun {
     Fifo<uint32_t> waiting;  // ranks
   };
 
+  /// From one host to another, after a silence.
+  struct Connection {
+    double began = 0;
+    double bytes = 0;
+  };
+
   struct Wire {
     double free = 0;
     double burst = 0;  // bytes that it would let pass at once, when it was free last
@@ -72,8 +78,7 @@ class SimulatedRun {
 
   // What a receive has met.
   static constexpr uint8_t kPosted = 1;
-  static constexpr uint8_t kOffered = 2;
-  static constexpr uint8_t kArrived = 4;
+  static constexpr uint8_t kArrived = 2;
 
   /// The messages of a slice. Made when its first rank begins or is sent one, gone when its last
   /// rank is through.
@@ -89,10 +94,6 @@ class SimulatedRun {
   }
   double message_bytes(Work send) const {
     return plans_.message_bytes(send.op, length(send.slice, send.op));
-  }
-  /// Whether the data waits until its receiver has asked for it.
-  bool is_offered(Work send) const {
-    return !plans_.tasks[send.op].local && message_bytes(send) > model::kEagerBytes;
   }
   Machine& machine_of(uint32_t rank) { return machines_[plans_.machine_of(rank)]; }
 
@@ -111,34 +112,32 @@ class SimulatedRun {
   size_t arriving(size_t resource) const { return leaving(resource) + 1; }
   size_t at_once() const { return leaving(wires_.size()); }
   size_t delayed(uint32_t cost) const { return at_once() + 1 + cost; }
-  size_t delayed_by(uint32_t task) const {
-    return delayed(plans_.paths[plans_.tasks[task].route].cost);
-  }
 
   void push(size_t stream, double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
-    const uint64_t turn = turn_of(work) | (kind == Kind::kSent ? 1 : 0);
-    events_.push(stream, time, turn, {work.op, work.slice, end, kind, hop});
+    events_.push(stream, time, turn_of(work), {work.op, work.slice, end, kind, hop});
   }
   /// Of events at the same time the one with the smaller turn is first: earlier slices, then ops
-  /// that come earlier in their Plan, then what the ranks are to each other, and receivers before
-  /// senders. Turning all ranks changes none of them. Without a Symmetry all have one turn, and the
-  /// order in which they came up decides.
+  /// that come earlier in their Plan, then what the ranks are to each other. Turning all ranks
+  /// changes none of them. Without a Symmetry all have one turn, and the order in which they came
+  /// up decides.
   uint64_t turn_of(Work work) const {
     if (turns_.empty()) return 0;
     const SimulatedPlans::Task& task = plans_.tasks[work.op];
     const uint32_t op = std::min(work.op - plans_.first_task[task.rank], kMostOps);
     return uint64_t{std::min(work.slice, kMostSlices)} << 52 | uint64_t{op} << 32 | turns_[work.op];
   }
-  /// By op: how far its message goes, and twice the position of its rank.
+  /// By op: how far its message goes, and the position of its rank.
   std::vector<uint32_t> turns() const;
   /// The place of each member among those that share cables with it, or cores if there are none.
   std::vector<uint32_t> positions() const;
   void handle(const Event& event);
 
   // Messages.
-  /// The receiver of an offer asks for the data.
-  void answer(uint32_t slice, uint32_t send);
   void dispatch(Work send);
+  /// When the last byte leaves its host, by what TCP allows.
+  double slow_start(const SimulatedPlans::Task& message, double bytes);
+  /// The window of a connection lets a message pass.
+  void pass_window(const Event& event, SlidingWindow& window);
   void hop(const Event& event);
 
   // CPU.
@@ -161,6 +160,8 @@ class SimulatedRun {
   std::vector<Rank> ranks_;
   std::vector<Machine> machines_;
   std::vector<Wire> wires_;
+  std::vector<Connection> connections_;                // by path; empty: they are warm
+  std::unordered_map<size_t, SlidingWindow> windows_;  // by resource
   std::vector<uint32_t> turns_;
   std::vector<std::unique_ptr<Slice>> slices_;
   std::vector<double> done_;  // by slice: when its last rank was through

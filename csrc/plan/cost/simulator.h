@@ -10,8 +10,11 @@
 //   burst   After a pause a wire lets Fabric::burst bytes pass at once. The call is one of many in
 //           a row: it begins with what a pause leaves, and takes no less than what its busiest wire
 //           needs for its bytes.
-//   offer   Messages of more than model::kEagerBytes between hosts wait for their receiver: an
-//           offer and its answer take one alpha each before the data may leave.
+//   window  A connection between far hosts keeps at most Fabric::Pair::window bytes on their way:
+//           further ones wait for acknowledgements (SlidingWindow). No message waits until its
+//           receiver asks for it: UCX over TCP sends messages of all sizes at once. After a silence
+//           a connection sends few bytes in the first round trip, and twice as many in each further
+//           one.
 //   CPU     A rank does one thing at a time: `overhead` at each end of a message, folds, copies. A
 //           machine has as many servers as cores; the ranks of its hosts (several, where those are
 //           containers) take turns where they are more than that.

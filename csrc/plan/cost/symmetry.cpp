@@ -41,6 +41,44 @@ class Orbits {
   std::vector<size_t> image_;
 };
 
+struct Images {
+  Orbits hosts;
+  Orbits racks;
+  Orbits machines;
+};
+
+/// The images under a turn of the `ranks` ranks by `turn`. Nothing if the turn tears a host, a rack
+/// or a machine apart, or takes a rank to one of other rates.
+std::optional<Images> images_of(const Site& site, uint32_t ranks, uint32_t turn) {
+  const Fabric& fabric = site.members;
+  Images images{Orbits(fabric.hosts.size()), Orbits(fabric.racks.size()),
+                Orbits(site.machines.all().size())};
+  std::map<size_t, uint32_t> block_of_machine;
+  std::map<int, uint32_t> block_of_rack;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto from = static_cast<int>(rank);
+    const auto to = static_cast<int>((rank + turn) % ranks);
+    const auto host_of = [&](int of) {
+      return static_cast<size_t>(fabric.host_of[static_cast<size_t>(of)]);
+    };
+    if (!images.hosts.add(host_of(from), host_of(to)) ||
+        !images.racks.add(static_cast<size_t>(fabric.rack_of(from)),
+                          static_cast<size_t>(fabric.rack_of(to))) ||
+        !images.machines.add(site.machines.of(from), site.machines.of(to)) ||
+        // What shares a cable or a core stands together, so that a turn keeps its order.
+        block_of_machine.try_emplace(site.machines.of(from), rank / turn).first->second !=
+            rank / turn ||
+        (fabric.racks.size() > 1 &&
+         block_of_rack.try_emplace(fabric.rack_of(from), rank / turn).first->second !=
+             rank / turn) ||
+        fabric.copy_rate_of(from) != fabric.copy_rate_of(to) ||
+        fabric.reduce_rate_of(from) != fabric.reduce_rate_of(to)) {
+      return std::nullopt;
+    }
+  }
+  return images;
+}
+
 }  // namespace
 
 std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
@@ -61,45 +99,24 @@ std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
 }
 
 bool Symmetry::fits(const Site& site) {
-  const Fabric& fabric = site.members;
-  const std::vector<Machine>& machines = site.machines.all();
-  Orbits hosts(fabric.hosts.size());
-  Orbits racks(fabric.racks.size());
-  Orbits computers(machines.size());
-  std::map<size_t, uint32_t> block_of_machine;
-  std::map<int, uint32_t> block_of_rack;
-  for (uint32_t rank = 0; rank < all_; ++rank) {
-    const auto from = static_cast<int>(rank);
-    const auto to = static_cast<int>((rank + turn_) % all_);
-    const auto host_of = [&](int of) {
-      return static_cast<size_t>(fabric.host_of[static_cast<size_t>(of)]);
-    };
-    if (!hosts.add(host_of(from), host_of(to)) ||
-        !racks.add(static_cast<size_t>(fabric.rack_of(from)),
-                   static_cast<size_t>(fabric.rack_of(to))) ||
-        !computers.add(site.machines.of(from), site.machines.of(to)) ||
-        // What shares a cable or a core stands together, so that a turn keeps its order.
-        block_of_machine.try_emplace(site.machines.of(from), rank / turn_).first->second !=
-            rank / turn_ ||
-        (fabric.racks.size() > 1 &&
-         block_of_rack.try_emplace(fabric.rack_of(from), rank / turn_).first->second !=
-             rank / turn_) ||
-        fabric.copy_rate_of(from) != fabric.copy_rate_of(to) ||
-        fabric.reduce_rate_of(from) != fabric.reduce_rate_of(to)) {
-      return false;
-    }
-  }
+  const std::optional<Images> images = images_of(site, all_, turn_);
+  if (!images) return false;
   const size_t length = all_ / turn_;
-  const std::vector<size_t> host = hosts.firsts(length);
-  std::vector<size_t> rack = racks.firsts(length);
-  machines_ = computers.firsts(length);
-  if (fabric.racks.size() == 1) rack = {0};
+  const std::vector<size_t> host = images->hosts.firsts(length);
+  std::vector<size_t> rack = images->racks.firsts(length);
+  machines_ = images->machines.firsts(length);
+  if (site.members.racks.size() == 1) rack = {0};
   if (host.empty() || rack.empty() || machines_.empty()) return false;
+  const std::vector<Machine>& machines = site.machines.all();
   for (size_t i = 0; i < machines.size(); ++i) {
     const Machine& first = machines[machines_[i]];
     if (machines[i].cores != first.cores || machines[i].ranks != first.ranks) return false;
   }
+  return share_resources(site, host, rack);
+}
 
+bool Symmetry::share_resources(const Site& site, const std::vector<size_t>& host,
+                               const std::vector<size_t>& rack) {
   resources_.resize(site.routes.resources().size());
   std::iota(resources_.begin(), resources_.end(), 0);
   const auto stands_for = [&](int first, int other) {

@@ -49,6 +49,10 @@ class Symmetry {
   Symmetry(uint32_t turn, uint32_t all, bool messages_of_parts)
       : turn_(turn), all_(all), messages_of_parts_(messages_of_parts) {}
   bool fits(const Site& site);
+  /// Fills `resources_`, given the first host and the first rack of each orbit. False if resources
+  /// of one orbit have different rates.
+  bool share_resources(const Site& site, const std::vector<size_t>& host,
+                       const std::vector<size_t>& rack);
 
   uint32_t turn_;
   uint32_t all_;  // ranks

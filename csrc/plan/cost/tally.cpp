@@ -31,7 +31,7 @@ void Tally::count(const Round& round, double ratio) {
     is_loaded_[static_cast<size_t>(resource)] = false;
   }
   touched_resources_.clear();
-  alpha_ = alpha_sum_ = far_ = longest_far_ = messages_ = 0;
+  alpha_ = alpha_sum_ = longest_far_ = messages_ = 0;
   for (const Edge& edge : round.edges) add(round, edge);
   for (const Cross& cross : round.crosses) add(round, cross);
 }
@@ -78,7 +78,6 @@ void Tally::send(const Round& round, int rank, const Peers& peers, double messag
   it.messages_out_far += peers.far() * messages;
   it.blocks_out = std::max(it.blocks_out, messages);
   messages_ += peers.all() * messages;
-  far_ += peers.far() * messages;
   if (round.same_data) {
     if (coded(peers) > 0) it.encoded = std::max(it.encoded, length);
     if (coded(peers) < peers.all()) it.exact = std::max(it.exact, length);

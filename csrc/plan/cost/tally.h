@@ -47,8 +47,6 @@ class Tally {
   double alpha() const { return alpha_; }
   double mean_alpha() const { return messages_ > 0 ? alpha_sum_ / messages_ : 0; }
   double longest_far() const { return longest_far_; }
-  /// The share of the messages that go to other hosts.
-  double far() const { return messages_ > 0 ? far_ / messages_ : 0; }
   double messages() const { return messages_; }
   /// Of all rounds so far: hosts that send to one, by resource.
   const std::vector<int>& senders() const { return senders_; }
@@ -99,7 +97,6 @@ class Tally {
 
   double alpha_ = 0;
   double alpha_sum_ = 0;
-  double far_ = 0;
   double longest_far_ = 0;
   double messages_ = 0;
   std::vector<bool> is_loaded_;

@@ -1,4 +1,4 @@
-// Schedules as JSON: what `q7x2 plan export` writes, and what users write themselves.
+// Schedules as JSON, written by `q7x2 plan export` or by users.
 //
 //   {
 //     "format": 1,
@@ -14,8 +14,8 @@
 //       ],
 //       ...
 //
-// An op waits for those of its Plan that "after" names, by their numbers, which come before it.
-// docs/own_plans.md has all fields.
+// An op waits for the earlier ops of its Plan that "after" lists by number. docs/own_plans.md
+// describes all fields.
 #pragma once
 
 #include <string>
@@ -25,12 +25,13 @@
 
 namespace q7x2 {
 
-/// One op in a line. Throws Error(kInvalidArgument) where the Schedule has coded blocks or helpers.
+/// One op per line. Throws Error(kInvalidArgument) if the Schedule has coded blocks or helpers.
 std::string to_json(const Schedule& schedule);
 
-/// The Schedule of a text, which `check_schedule` has proven. Its algorithm is "file:NAME@DIGEST"
-/// with a digest of all that it does, so that ranks with different texts notice. Throws
-/// Error(kInvalidArgument) that names the place in the text, or with what the checker says.
+/// Parses a Schedule and proves it with `check_schedule`. Its algorithm is named
+/// "file:NAME@DIGEST", with a digest of everything that it does, so that ranks with different texts
+/// notice. Throws Error(kInvalidArgument), with the position in the text or with the checker's
+/// message.
 Schedule schedule_from_json(std::string_view text);
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// What the writer and the reader of a Schedule's JSON share.
+// Definitions for both the writer and the reader of a Schedule's JSON.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@ namespace q7x2 {
 
 inline constexpr int kPlanFormat = 1;
 
-/// The names of blocks; coded ones have none.
+/// The names of blocks; coded blocks have no name.
 inline constexpr std::array<std::pair<const char*, Space>, 3> kSpaceNames = {{
     {"in", Space::kInput},
     {"out", Space::kOutput},
     {"scratch", Space::kScratch},
 }};
 
-/// What PlanBuilder takes the length from, where nothing else is said.
+/// The block that PlanBuilder takes the length from, if the op does not name one.
 inline std::optional<Block> usual_length(OpKind kind, std::span<const Block> sources,
                                          Block destination) {
   if (kind != OpKind::kSend && destination.is_part()) return destination;

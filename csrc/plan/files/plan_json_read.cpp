@@ -23,16 +23,16 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{64} << 20;
 constexpr int kMaxRanks = 256;
-// The proof takes time that grows with the square of a rank's ops.
+// The time for the proof grows with the square of a rank's ops.
 constexpr size_t kMaxOpsOfARank = 1 << 13;
 constexpr size_t kMaxOps = 1 << 19;
-constexpr size_t kMaxParts = 1 << 17;  // of all ranks
-// A slice is a multiple of 64 bytes times the sum of the weights.
+constexpr size_t kMaxParts = 1 << 17;  // total of all ranks
+// The bytes of a slice are a multiple of 64 times the sum of the weights.
 constexpr int kMaxWeights = 1 << 13;
 constexpr int kMaxIndex = 0xfffe;
 constexpr size_t kMaxName = 64;
 
-/// An op as the text has it.
+/// An op as given in the text.
 struct TextOp {
   OpKind kind = OpKind::kCopy;
   int peer = -1;
@@ -49,7 +49,7 @@ struct TextOp {
               (place.path().empty() ? "" : place.path() + ": ") + what);
 }
 
-/// The items of an array that has at most `most`.
+/// The items of an array, of which there are at most `most`.
 template <typename Read>
 auto read_list(const Place& place, size_t most, const Read& read) {
   if (place.value().is_array() && place.value().size() > most) {
@@ -63,7 +63,7 @@ int read_int(const Place& place, int least, int most) {
   return static_cast<int>(place.whole(least, most));
 }
 
-/// A field that may be left out.
+/// An optional field.
 template <typename Read>
 auto find(Fields& fields, const std::string& name, const Read& read) {
   std::optional<std::invoke_result_t<Read, const Place&>> found;
@@ -71,7 +71,7 @@ auto find(Fields& fields, const std::string& name, const Read& read) {
   return found;
 }
 
-// It stands in messages and in lists of names.
+// The name appears in messages and in lists of names.
 std::string read_name(const Place& place) {
   std::string name = place.text();
   const bool is_word = name.find_first_not_of(
@@ -108,7 +108,7 @@ std::vector<Block> read_blocks(const Place& place) {
   return read_list(place, kMaxIndex, read_block);
 }
 
-/// The fields that say what the op does.
+/// Reads the fields that give the kind of the op.
 void read_kind(Fields& fields, const Place& place, int rank, int world_size, TextOp& op) {
   const auto send = find(fields, "send", read_block);
   const auto recv = find(fields, "recv", read_block);
@@ -169,9 +169,9 @@ std::vector<TextOp> read_plan(const Place& place, int rank, int world_size) {
   return ops;
 }
 
-/// Numbers the messages that the text does not number: those from one rank to another take, in
-/// order, the numbers that neither end has named. So the k-th unnumbered send meets the k-th
-/// unnumbered receive, and none of them meets a numbered one.
+/// Numbers the messages that have no number in the text: those from one rank to another get, in
+/// order, the numbers that neither end has used. So the k-th unnumbered send matches the k-th
+/// unnumbered receive, and never a numbered one.
 void number_messages(std::vector<std::vector<TextOp>>& plans) {
   using Pair = std::pair<int, int>;  // from, to
   const auto pair_of = [](int rank, const TextOp& op) {
@@ -228,7 +228,7 @@ std::vector<uint32_t> read_weights(const Place& place) {
   return weights;
 }
 
-/// What a text says, with another name for the algorithm.
+/// The contents of a text, with another name for the algorithm.
 struct Text {
   ScheduleRequest request;
   std::string algorithm;

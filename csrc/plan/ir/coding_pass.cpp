@@ -19,7 +19,7 @@ class Hazards {
  public:
   explicit Hazards(bool is_in_place) : is_in_place_(is_in_place) {}
 
-  /// `reader` may lie in the memory of `block`.
+  /// `reader` may use the memory of `block`.
   void alias(Block reader, Block block) { aliases_.insert_or_assign(key(reader), key(block)); }
 
   std::vector<OpId> before(std::span<const Block> sources, std::optional<Block> destination) {
@@ -94,16 +94,16 @@ class Rewriter {
  private:
   /// What a block of the dense Plan holds between two writes.
   struct Value {
-    Block home;                    ///< in the dense Plan
-    Block length;                  ///< a part of that length
-    bool is_contribution = false;  ///< this rank's own, as the caller gave it
+    Block home;                    ///< where the dense Plan keeps it
+    Block length;                  ///< a part of the same length
+    bool is_contribution = false;  ///< this rank's own input, unchanged
     bool is_result = false;
     int coded_sends = 0, exact_sends = 0, other_readers = 0;
-    // The forms that it has so far.
+    // The forms in which the value exists so far.
     bool is_at_home = false;
     bool is_coded = false;
     std::optional<Block> given = {};  ///< a contribution with its residual
-    bool owes_residual = false;       ///< that of a contribution which is in it
+    bool owes_residual = false;       ///< the residual of a contribution in it must still be added
   };
   using ValueId = size_t;
 
@@ -111,7 +111,7 @@ class Rewriter {
     return {is_in_place_ && block.is_part() ? Space::kOutput : block.space, block.index};
   }
 
-  /// The part of the input that an element's residual lies at.
+  /// The part of the input whose residual belongs to the op's elements.
   Block length_of(const Op& op) const {
     if (dense_.collective == Collective::kReduceScatter && op.length_of.space == Space::kOutput) {
       return Block::input(dense_.rank);
@@ -123,7 +123,7 @@ class Rewriter {
     return is_result ? codes_results_ : edges_(from, to);
   }
 
-  // Which values there are, and who reads them.
+  // Finds the values of the Plan, and which ops read them.
 
   void find_values() {
     std::map<std::pair<Space, uint16_t>, ValueId> now;
@@ -149,7 +149,7 @@ class Rewriter {
         }
       }
       if (op.kind == OpKind::kSend) continue;
-      // What is copied stays the same value.
+      // A copy has the same value as its source.
       const ValueId value = op.kind == OpKind::kCopy ? source_values_[id][0] : values_.size();
       if (op.kind != OpKind::kCopy) {
         values_.push_back(
@@ -169,7 +169,7 @@ class Rewriter {
   Value& value_of_source(size_t id) { return values_[source_values_[id][0]]; }
   Value& value_of_destination(size_t id) { return values_[destination_values_[id]]; }
 
-  /// Others decode it, so this rank does too.
+  /// Whether this rank uses the decoded form too, because other ranks do.
   bool is_used_coded(const Value& value) const {
     return value.is_result ? codes_results_ : value.coded_sends > 0 || !value.is_at_home;
   }
@@ -188,7 +188,7 @@ class Rewriter {
     return entry->second;
   }
 
-  // Its ops.
+  // Ops of the new Plan.
 
   void add_send(const Op& op, Block source) {
     const std::vector<Block> sources{source};
@@ -214,7 +214,7 @@ class Rewriter {
              value.is_contribution || std::exchange(value.owes_residual, false));
   }
 
-  /// Where the value lies as elements, with the residual if it is a contribution.
+  /// The block with the value as elements, with the residual if it is a contribution.
   Block exact(Value& value) {
     if (value.is_contribution && !value.given) {
       value.given = Block::scratch(next_scratch_++);
@@ -293,7 +293,7 @@ class Rewriter {
   std::vector<Value> values_;
   std::vector<std::vector<ValueId>> source_values_;  // by op
   std::vector<ValueId> destination_values_;
-  // By block of the dense Plan: numbers of scratch blocks, and of its values' coded blocks.
+  // By block of the dense Plan: number of its scratch block, and of its values' coded block.
   std::map<std::pair<Space, uint16_t>, int> scratch_, coded_;
   int next_scratch_ = 0;
   int next_coded_ = 0;
@@ -315,11 +315,11 @@ bool crosses(const Round& round, const EdgeCoding& edges) {
   return false;
 }
 
-/// By rank: how often the contributions in what it holds have been encoded.
+/// By rank: how often the contributions in what it holds have been encoded; the largest number.
 using Depths = std::vector<int>;
 
 void pass(const Cross& cross, const EdgeCoding& edges, const Depths& before, Depths& after) {
-  // The most of each zone, and the two zones that have the most.
+  // The largest number per zone, and the zones sorted by it.
   std::map<int, int> most;
   for (const int rank : *cross.from) {
     int& depth = most[edges.zone_of(rank)];
@@ -354,7 +354,7 @@ Schedule code(const Schedule& dense, const EdgeCoding& edges) {
   bool is_first = true;
   for (Round& round : rounds) {
     if (edges.any() && round.folds) round.coded = edges.edges();
-    // However many contributions a sum holds that has not been encoded yet, its message is one.
+    // A sum that has not been encoded yet counts as one contribution.
     if (round.folds && crosses(round, edges) && std::exchange(is_first, false)) {
       round.contributions = 1;
     }
@@ -377,7 +377,7 @@ int encodings_on_the_way(const Schedule& dense, const EdgeCoding& edges) {
   Depths depths(static_cast<size_t>(dense.world_size()));
   for (const Round& round : dense.rounds()) {
     if (!round.folds) continue;
-    // Twice tells whether it goes on.
+    // Two repeats show whether the number keeps growing.
     for (int repeat = 0; repeat < std::min(round.repeats, 2); ++repeat) {
       const Depths before = depths;
       for (const Edge& edge : round.edges) {

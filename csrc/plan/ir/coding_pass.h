@@ -3,21 +3,20 @@
 //   dense    0: send in[1] ----------------> 1: recv scratch[0]     1: in[1] + scratch[0] -> out[1]
 //   coded    0: in[1] -> coded[0], send it -> 1: recv coded[0]      1: in[1] + coded[0] -> out[1]
 //
-// The pass rewrites the Plan of each rank, op by op, without a look at other ranks:
+// The pass rewrites the Plan of each rank, op by op, without using the Plans of other ranks:
 //
-//   sends     what crosses a coded edge is encoded once, however many receive it
-//   results   if they cross a coded edge anywhere, they are encoded once, by whoever makes them,
-//   and
-//             passed on as they came over all edges. Everybody decodes the same bytes, the one who
-//             made them included, so all ranks end bit-identical
-//   folds     coded operands are decoded as they are added, in the order of the dense Plan. A rank
-//             that sends a partial sum and folds it as well, as in an exchange, folds what the
-//             others decode
-//   residual  is added where this rank's contribution is used first: as it is encoded, as it is
-//             folded, or in a scratch block of its own that is sent. The caller's input is only
-//             read
+//   sends     a block that crosses a coded edge is encoded once for all its receivers
+//   results   if they cross a coded edge anywhere, their owners encode them once, and all edges
+//             carry the same bytes. All ranks decode these bytes, the owner included, so all
+//             ranks end bit-identical
+//   folds     coded operands are decoded while they are added, in the order of the dense Plan. A
+//             rank that sends a partial sum and also folds it, as in an exchange, folds the
+//             value that the others decode
+//   residual  is added when this rank's contribution is first used: while it is encoded, while it
+//             is folded, or in a scratch block of its own that is sent. The caller's input is
+//             only read
 //
-// What comes after what follows from the blocks: each op waits for those that it must not overtake.
+// The order of the ops follows from the blocks: each op waits for those that it must not overtake.
 #pragma once
 
 #include "plan/ir/edge_coding.h"
@@ -25,14 +24,14 @@
 
 namespace q7x2 {
 
-/// `dense`: of an all_reduce, a reduce_scatter or an all_gather.
+/// `dense`: the Schedule of an all_reduce, a reduce_scatter or an all_gather.
 Schedule code(const Schedule& dense, const EdgeCoding& edges);
 
-/// Whether results are coded: their owners encode them, and all messages with them are coded.
+/// Whether results are coded: their owners encode them, and all messages that carry them are coded.
 bool codes_results(const Schedule& dense, const EdgeCoding& edges);
 
-/// How often a contribution is encoded on its way into a sum, at most; results are not counted. A
-/// codec that loses something should not do so again at each hop.
+/// The largest number of times that a contribution is encoded on its way into a sum; results do not
+/// count. A lossy codec should not lose something at each hop.
 int encodings_on_the_way(const Schedule& dense, const EdgeCoding& edges);
 
 }  // namespace q7x2

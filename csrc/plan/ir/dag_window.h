@@ -1,7 +1,7 @@
 // DagWindow: steps a Plan's DAG through the slices of the data. Pure: no clock, no messages, no
 // I/O.
 //
-// The whole DAG runs once per slice. At most `window` slices are in progress; each holds one of
+// The whole DAG runs once per slice. At most `window` slices are in progress; each occupies one of
 // `window` places. The owner admits slices, takes ops that are ready, runs them in its own way
 // (over a network, on a virtual clock, on symbols) and reports their completion.
 //
@@ -12,19 +12,19 @@
 //     if (dag.complete(*step)) while (dag.can_admit()) dag.admit();
 //   }
 //
-// Slices are admitted in order. Slice k takes place k % window, so it waits until slice k - window
-// and all slices before that one are complete. The owner may put off an admission, for example
-// while the memory of a place is still in use elsewhere.
+// Slices are admitted in order. Slice k uses place k % window, so it waits until slice k - window
+// and all earlier slices are complete. The owner may delay an admission, for example while the
+// memory of a place is still in use elsewhere.
 //
 // Slices cannot make a group deadlock. Suppose that the Plans of all ranks complete one slice, and
-// that an admission is put off only while some rank has not completed the slice that held the place
+// that an admission is delayed only while some rank has not completed the slice that used the place
 // before. Let k be the first slice that is not complete on all ranks. All slices before k are
 // complete on all ranks, so every rank may admit slice k, and does. Slices share no op, no block
-// and no message, and an op that is ready stays ready. So the ops of slice k complete as they would
-// if there were no other slice, and k grows until it is the number of slices. The windows of the
-// ranks may differ. So one slice is what the checker runs (plan/check/checker.h).
+// and no message, and an op that is ready stays ready. So the ops of slice k complete as if there
+// were no other slice, and k grows until it is the number of slices. The windows of the ranks may
+// differ. So it is enough that the checker runs one slice (plan/check/checker.h).
 //
-// The same places bound memory: what is allocated for each place is enough for any number of
+// The places also bound the memory: memory allocated once per place is enough for any number of
 // slices.
 #pragma once
 
@@ -41,7 +41,7 @@ namespace q7x2 {
 
 class DagWindow {
  public:
-  /// An op of the slice that holds `place`.
+  /// An op of the slice at `place`.
   struct Step {
     uint32_t place = 0;
     uint32_t op = 0;
@@ -51,18 +51,18 @@ class DagWindow {
 
   using Memory = std::pmr::memory_resource;
 
-  /// Nothing to run. `memory`, here and below, must stay.
+  /// Has no ops. `memory`, here and below, must outlive the window.
   explicit DagWindow(Memory* memory = std::pmr::get_default_resource())
       : places_(memory), waits_(memory), ready_(memory) {}
-  /// `plan` must stay. `window`: at least 1; more than `num_slices` is of no use.
+  /// `plan` must outlive the window. `window`: at least 1; more than `num_slices` has no effect.
   DagWindow(const Plan& plan, size_t num_slices, size_t window,
             Memory* memory = std::pmr::get_default_resource());
 
   /// Whether there is a next slice and its place is free.
   bool can_admit() const { return next_slice_ < num_slices_ && next_slice_ < done_ + window(); }
-  /// The place that a slice takes.
+  /// The place that a slice uses.
   uint32_t place_of(size_t slice) const { return static_cast<uint32_t>(slice % window()); }
-  /// Begins the next slice. Ops that depend on no other op are ready. Only where `can_admit`.
+  /// Begins the next slice: its ops without dependencies become ready. Requires `can_admit()`.
   void admit();
 
   /// The next op to start, in the order in which they became ready. Each op of a slice is returned
@@ -75,20 +75,21 @@ class DagWindow {
     }
     return ready_[taken_++];
   }
-  /// Counts an op that `next` returned as complete. True where it was the last one of its slice.
+  /// Marks an op that `next` returned as complete. Returns true if it was the last one of its
+  /// slice.
   bool complete(Step step) { return complete(step, plan_->successors_of(plan_->ops[step.op])); }
-  /// The same for those who know the op's successors without the Plan.
+  /// The same for callers that know the op's successors without the Plan.
   bool complete(Step step, std::span<const uint32_t> successors);
 
   size_t num_slices() const { return num_slices_; }
-  /// Slices that have been admitted: the number of the next one.
+  /// Number of slices that have been admitted, which is the number of the next one.
   size_t admitted() const { return next_slice_; }
-  /// All slices before this one are complete.
+  /// Number of leading slices that are complete.
   size_t slices_done() const { return done_; }
   bool done() const { return done_ == num_slices_; }
-  /// The slice that holds the place, or the last one that did.
+  /// The slice at the place; if it is complete, it was the last one there.
   size_t slice_at(uint32_t place) const { return places_[place].slice; }
-  /// Slices in progress at once, at most.
+  /// Maximum number of slices in progress at once.
   size_t window() const { return places_.size(); }
 
  private:
@@ -102,8 +103,8 @@ class DagWindow {
   size_t next_slice_ = 0;
   size_t done_ = 0;
   std::pmr::vector<Place> places_;
-  std::pmr::vector<uint32_t> waits_;  // [place][op]: dependencies that are not complete
-  std::pmr::vector<Step> ready_;      // from `taken_` on
+  std::pmr::vector<uint32_t> waits_;  // [place][op]: number of dependencies that are not complete
+  std::pmr::vector<Step> ready_;      // from index `taken_` on
   size_t taken_ = 0;
 };
 

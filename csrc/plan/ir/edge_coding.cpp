@@ -14,7 +14,7 @@ namespace {
 constexpr std::array kWishes = {EdgeWish::kAuto, EdgeWish::kAll, EdgeWish::kHost, EdgeWish::kRack,
                                 EdgeWish::kSlow};
 
-/// The codings that a wish lets compete, the one of most edges first.
+/// The codings that compete for a wish, the one with most edges first.
 std::vector<Edges> meaning_of(EdgeWish wish) {
   switch (wish) {
     case EdgeWish::kAuto:
@@ -100,7 +100,7 @@ std::vector<EdgeCoding> edge_codings(EdgeWish wish, int world_size, const Fabric
       if (wish == EdgeWish::kAuto && !codings.empty()) continue;
       coding = {Edges::kNone, world_size, fabric};
     }
-    // Racks consist of hosts, hosts of ranks: as many zones are the same zones.
+    // Racks consist of hosts, and hosts of ranks, so equal numbers of zones mean the same zones.
     const bool is_new = std::ranges::none_of(
         codings, [&](const EdgeCoding& other) { return coding.num_zones() == other.num_zones(); });
     if (is_new) codings.push_back(std::move(coding));

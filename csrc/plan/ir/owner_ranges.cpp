@@ -7,11 +7,12 @@
 namespace q7x2 {
 namespace {
 
-// As many elements as share a scale at most, or a block of a selection.
+// The largest number of elements that share a scale, or a block of a selection.
 constexpr size_t kLeastGranule = 1024;
 constexpr size_t kMostGranules = 4096;
 constexpr size_t kGranulesAPart = 16;
-// A part of the mean density must not be cut short by chance: the target has a quarter more.
+// The target is a quarter above the mean density, so that random variations do not cut a part
+// short.
 constexpr uint64_t kSlack = 4;
 
 }  // namespace
@@ -32,7 +33,7 @@ OwnerRanges::OwnerRanges(std::span<const int32_t> counts, size_t granule, size_t
   const uint64_t target = total / full_parts + total / full_parts / kSlack + 1;
   const size_t most = longest / granule;
 
-  std::vector<uint64_t> given(parts);  // by owner
+  std::vector<uint64_t> given(parts);  // selected elements per owner so far
   size_t next = 0;
   while (next < counts.size()) {
     const uint64_t level = std::min(*std::ranges::max_element(given) + target, mean);

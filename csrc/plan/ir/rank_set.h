@@ -1,4 +1,4 @@
-// RankSet: some of the ranks of a group, a bit for each.
+// RankSet: a set of ranks of a group, with one bit per rank.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace q7x2 {
 class RankSet {
  public:
   RankSet() = default;
-  /// None of `world_size` ranks.
+  /// An empty set for a group of `world_size` ranks.
   explicit RankSet(int world_size)
       : words_((static_cast<size_t>(world_size) + kBits - 1) / kBits) {}
   RankSet(int world_size, const std::vector<int>& ranks) : RankSet(world_size) {
@@ -30,11 +30,11 @@ class RankSet {
     for (const uint64_t each : words_) count += std::popcount(each);
     return count;
   }
-  /// The first rank that is in both; -1: none.
+  /// The first rank that is in both sets; -1: none.
   int first_common(const RankSet& other) const {
     return first([&](size_t i) { return words_[i] & other.words_[i]; });
   }
-  /// The first rank that is not in the other; -1: none.
+  /// The first rank that is not in the other set; -1: none.
   int first_missing_in(const RankSet& other) const {
     return first([&](size_t i) { return words_[i] & ~other.words_[i]; });
   }

@@ -97,7 +97,7 @@ uint64_t Schedule::plans_digest() const {
 void Schedule::set_coding(Edges edges, int blocks) {
   header_.edges = edges;
   header_.takes_residuals = true;
-  turn_ = {};  // which edges are coded may not turn with the ranks
+  turn_ = {};  // the set of coded edges need not be symmetric under the turn
   header_.rounds_once = header_.rounds_once && edges == Edges::kNone;
   coding_blocks_ = blocks;
 }

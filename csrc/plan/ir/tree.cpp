@@ -14,7 +14,7 @@ Branch star_branch(std::span<const int> order, int index) {
   return {-1, {order.begin() + 1, order.end()}};
 }
 
-// The largest subtree first: it has the longest way to go.
+// The largest subtree comes first, because it takes longest.
 Branch binomial_branch(std::span<const int> order, int index) {
   const auto rank_at = [&](int position) { return order[static_cast<size_t>(position)]; };
   Branch branch;
@@ -25,8 +25,8 @@ Branch binomial_branch(std::span<const int> order, int index) {
   return branch;
 }
 
-// Positions count from 1: a leaf is odd, and the tree above is known by the lowest bit. Where there
-// are not 2^k - 1 ranks, those that do not exist are skipped.
+// Positions count from 1: leaves have odd positions, and the parent follows from the lowest set
+// bit. If the number of ranks is not 2^k - 1, positions without a rank are skipped.
 Branch in_order_branch(std::span<const int> order, int index) {
   const int n = static_cast<int>(order.size());
   const int position = index + 1;
@@ -56,7 +56,7 @@ int in_order_root(std::span<const int> order) {
 }
 
 Branches branches_of(std::vector<Tree> trees) {
-  // By tree and rank: a rank's children stand behind each other.
+  // By tree and rank: the children of a rank are stored next to each other.
   struct Lists {
     std::vector<Tree> parents;
     std::vector<std::vector<int>> children;
@@ -147,8 +147,9 @@ Forest::Incoming Forest::receive(int peer, int index) {
   return {peer, block, builder_.recv(peer, block, {}, contribution(index), message(index))};
 }
 
-// A partial sum is built in a block that has just arrived: what was held may still be on its way
-// out, so that a fold into it would have to wait. The result goes where the contribution is read.
+// A partial sum is computed in a block that has just arrived. The block that was held may still be
+// sent, and a fold into it would have to wait. The result is written where the contribution is
+// read.
 void Forest::fold(int index, std::span<const Block> operands, std::span<const Incoming> incoming,
                   bool is_final) {
   Part& p = part(index);
@@ -182,7 +183,7 @@ void Forest::receive_result(int peer, int index) {
 void Forest::reduce_up(std::span<const Branch> trees, bool is_final) {
   begin_phase();
   const std::vector<int> order = rotated_parts();
-  // Receives are posted before the data comes.
+  // Receives are posted before the data arrives.
   std::map<int, std::vector<Incoming>> arrivals;
   for (const int i : order) {
     for (const int child : trees[static_cast<size_t>(i)].children) {
@@ -222,12 +223,13 @@ bool goes_down(Collective collective) {
   return collective != Collective::kReduce && collective != Collective::kReduceScatter;
 }
 
-/// One tree's edges away from the root, in the order in which they can set out.
+/// A tree's edges, directed away from the root, in the order in which they can be used.
 struct Unfolded {
   struct Sent {
     Edge edge;
-    size_t level;  ///< edges between it and the root
-    size_t turn;   ///< where every rank serves its children one after the other
+    size_t level;  ///< number of edges between it and the root
+    /// turn in which it is used if every rank serves its children one after the other
+    size_t turn;
   };
   std::vector<Sent> all;
   size_t levels = 0;
@@ -258,9 +260,10 @@ Unfolded unfold(const Branches& branches, int part, int world_size, double share
   return unfolded;
 }
 
-/// The trees of all parts, the roots' edges first: what goes to the children. In turns where these
-/// are about as many as the levels, as in a binomial tree, which passes on at the bottom while it
-/// still serves at the top. Else by level: who has many children serves them at the same time.
+/// The trees of all parts, directed to the children, the roots' edges first. If the number of turns
+/// is about that of the levels, the rounds are turns: in a binomial tree the lower ranks pass data
+/// on while the upper ranks still send. Otherwise the rounds are levels: a rank with many children
+/// serves them at the same time.
 std::vector<Round> rounds_down(const Schedule& schedule, const Branches& branches) {
   const std::vector<uint32_t>& weights = schedule.part_weights();
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -287,7 +290,7 @@ std::vector<Round> rounds_down(const Schedule& schedule, const Branches& branche
 std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches) {
   std::vector<Round> rounds = rounds_down(schedule, branches);
   std::ranges::reverse(rounds);
-  double below = 0;  // edges, all of which bring something to the next level
+  double below = 0;  // number of edges below; each brings a contribution to the next level
   for (Round& round : rounds) {
     const auto edges = static_cast<double>(round.edges.size());
     for (Edge& edge : round.edges) std::swap(edge.from, edge.to);

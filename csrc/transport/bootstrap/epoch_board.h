@@ -11,8 +11,8 @@
 #include <functional>
 #include <string>
 
-#include "transport/bootstrap/bootstrap_records.h"
 #include "transport/bootstrap/key_store.h"
+#include "transport/peer/bootstrap_records.h"
 
 namespace q7x2 {
 

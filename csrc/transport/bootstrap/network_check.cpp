@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <sstream>
+#include <string>
 
 #include "base/error.h"
-#include "transport/bootstrap/peer_address.h"
 #include "transport/net/interface_names.h"
-#include "transport/peer/peer_info.h"
+#include "transport/quirks/forked_ucx.h"
 #include "transport/ucx/ucx.h"
 
 namespace q7x2 {
@@ -50,6 +50,23 @@ void refuse_without_network(const std::vector<PeerInfo>& peer_infos, int rank,
                     : "its own message says what UCX_NET_DEVICES and UCX_TLS allow there, "
                       "and which interfaces there are"),
         static_cast<int>(r));
+  }
+}
+
+void refuse_tcp_after_fork(const std::vector<PeerInfo>& peer_infos, int rank) {
+  if (!is_forked_from_ucx()) return;
+  const PeerInfo& mine = peer_infos[static_cast<size_t>(rank)];
+  for (size_t other = 0; other < peer_infos.size(); ++other) {
+    const PeerInfo& peer_info = peer_infos[other];
+    if (other == static_cast<size_t>(rank)) continue;
+    if (talk_through_memory(mine, peer_info)) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "rank " + std::to_string(rank) +
+                    " was forked from a process that used q7x2, and so it can talk through shared "
+                    "memory only, but not with rank " +
+                    std::to_string(other) + " (" + describe_process(peer_info) +
+                    "): fork before the first group is made, or spawn processes",
+                rank);
   }
 }
 

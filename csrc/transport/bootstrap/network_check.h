@@ -21,4 +21,8 @@ bool has_network(std::string_view transports);
 void refuse_without_network(const std::vector<PeerInfo>& peer_infos, int rank,
                             const std::string& group);
 
+/// Throws Error(kInvalidArgument) if this process, which is rank `rank`, needs TCP to talk to the
+/// others and was forked from a process that used UCX (transport/quirks/forked_ucx.h).
+void refuse_tcp_after_fork(const std::vector<PeerInfo>& peer_infos, int rank);
+
 }  // namespace q7x2

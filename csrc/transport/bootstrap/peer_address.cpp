@@ -108,8 +108,4 @@ std::vector<PeerAddress> in_rank_order(std::vector<PeerAddress> handles) {
   return handles;
 }
 
-std::string describe_process(const PeerInfo& peer_info) {
-  return "pid " + std::to_string(peer_info.pid) + " on " + peer_info.hostname;
-}
-
 }  // namespace q7x2

@@ -39,7 +39,4 @@ struct PeerAddress {
 /// one. Handles of equal rank are ordered by process.
 std::vector<PeerAddress> in_rank_order(std::vector<PeerAddress> handles);
 
-/// "pid 41 on host a".
-std::string describe_process(const PeerInfo& peer_info);
-
 }  // namespace q7x2

@@ -42,11 +42,11 @@
 
 #include "base/error.h"
 #include "transport/bootstrap/bootstrap.h"
-#include "transport/bootstrap/bootstrap_message.h"
-#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/bootstrap/dissemination.h"
 #include "transport/bootstrap/late_ranks.h"
 #include "transport/bootstrap/member_monitor.h"
+#include "transport/peer/bootstrap_message.h"
+#include "transport/peer/bootstrap_table.h"
 #include "transport/peer/peer_info.h"
 
 namespace q7x2 {

@@ -51,13 +51,13 @@
 
 #include "base/error.h"
 #include "transport/bootstrap/bootstrap.h"
-#include "transport/bootstrap/bootstrap_records.h"
 #include "transport/bootstrap/epoch_board.h"
 #include "transport/bootstrap/gather_tree.h"
 #include "transport/bootstrap/key_store.h"
 #include "transport/bootstrap/late_ranks.h"
 #include "transport/bootstrap/member_monitor.h"
 #include "transport/bootstrap/store_wait.h"
+#include "transport/peer/bootstrap_records.h"
 #include "transport/trust/job_secret.h"
 
 namespace q7x2 {

@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "transport/bootstrap/expecting_others.h"
-#include "transport/bootstrap/forked_ucx.h"
 #include "transport/bootstrap/gather_tree.h"
 #include "transport/bootstrap/known_breaks.h"
 #include "transport/bootstrap/network_check.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/group/group.h"
-#include "transport/group/group_facts.h"
 #include "transport/group/group_failure.h"
+#include "transport/run/group_facts.h"
 #include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
@@ -107,7 +106,8 @@ std::shared_ptr<Group> WireUp::run() {
   renew_connections(members, std::move(peer_infos));
   // Not under the lock, which it takes when it goes.
   std::shared_ptr<Group> group(
-      new Group(runtime_, std::exchange(slot_, -1), std::move(members), begun_), destroy);
+      new Group(runtime_, runtime_.lock(), std::exchange(slot_, -1), std::move(members), begun_),
+      destroy);
   open(*group);
   try {
     share_memory(*group);

@@ -9,29 +9,30 @@
 namespace q7x2 {
 namespace {
 
-// A collective that has waited for this long asks some of those it waits for whether they made the
-// same call.
+// A collective that has waited for this long asks some of the ranks that it waits for whether they
+// have made the same call.
 constexpr std::chrono::milliseconds kFirstPatience{10};
-// After this time, or a quarter of its deadline, a call asks all that it waits for.
+// After this time, or a quarter of its timeout, a call asks all ranks that it waits for.
 constexpr std::chrono::milliseconds kPatience{500};
-// Before that it asks at most this many.
+// Before that, it asks at most this many ranks.
 constexpr size_t kFirstAsked = 8;
-// For servers. A call waits for one that stands still for two seconds at most.
+// For servers. A call waits at most two seconds for a server that has stopped.
 constexpr std::chrono::milliseconds kServerPatience{1500};
 constexpr std::chrono::milliseconds kServersAreAsked{200};
-// At most this many inquiries are on their way to a rank. One that is stopped would get one for
-// each call that waits for it, again and again, until its queue is full.
+// At most this many inquiries to one rank are unanswered. Otherwise a rank that is stopped would
+// get inquiries from every call that waits for it, until its queue is full.
 constexpr size_t kMostUnanswered = 4;
-// How long a rank that has met a message which does not fit waits to hear what its sender called.
+// How long a rank that has received a message which does not fit waits for the sender's answer what
+// it called.
 constexpr std::chrono::milliseconds kAnswerPatience{100};
 
-/// What names a call, without the rank and the group: "broadcast (sequence 3, 4 bytes, root 0)". A
-/// disagreement names them itself.
+/// The name of a call without its rank and group: "broadcast (sequence 3, 4 bytes, root 0)". The
+/// error about a disagreement names these itself.
 std::string without_place(const std::string& call) {
   return call.substr(0, call.find(" on rank "));
 }
 
-/// The time after which a call asks all that it waits for.
+/// The time after which a call asks all ranks that it waits for.
 std::chrono::milliseconds patience_of(const Task& task) {
   const bool has_deadline = task.timeout() > std::chrono::milliseconds::zero();
   return has_deadline ? std::min(kPatience, task.timeout() / 4) : kPatience;
@@ -53,8 +54,8 @@ void CallAgreement::housekeep(Locked& locked, TimePoint now) {
 
 // ------------------------------------------------------------------ messages that nobody receives
 
-// So a root that nobody else takes for the root learns of it. `oldest` is the number of the oldest
-// collective that is not complete.
+// With this, a root that no other rank takes for the root learns of the disagreement. `oldest`:
+// number of the oldest collective that is not complete.
 bool CallAgreement::finds_leftover(Locked& locked, uint64_t oldest) {
   bool found = false;
   environment_.find_unexpected(locked, [&](uint64_t tag, int sender) {
@@ -71,10 +72,10 @@ bool CallAgreement::hear_unexpected(Locked& locked, uint64_t tag, int sender) {
   return true;
 }
 
-// If it is, its sender is asked what it called.
+// If it is a leftover, asks its sender what it called.
 bool CallAgreement::is_leftover(Locked& locked, uint64_t tag, int sender, uint64_t oldest) {
   const uint64_t behind = (oldest - tag::sequence_of(tag)) % tag::kSequenceCycle;
-  // A sender may be far ahead, so most of the cycle means that.
+  // A sender may be far ahead of this rank, so most of the cycle of numbers means "ahead".
   if (!environment_.is_usable(locked) || behind == 0 || behind > kLeftoverWindow ||
       behind > oldest || sender >= members_.world_size() ||
       environment_.failed_calls(locked).find(oldest - behind) != nullptr) {
@@ -91,11 +92,12 @@ TimePoint CallAgreement::first_inquiry(const Task& task) {
   return task.submitted() + (task.takes_turn() ? std::min(kFirstPatience, patience) : patience);
 }
 
-// Ranks that disagree about a call may all wait and none send, where no message tells them. Then
-// each waits for another one in a circle, and any question in it finds the disagreement. So a call
-// that has waited for a moment asks the next few ranks that it waits for, and again each time that
-// it has waited for twice as long; in the end all of them. The answers also say who keeps the
-// others waiting (call_lateness.cpp); that is all that those say which are about messages.
+// If ranks disagree about a call, all of them may wait while none sends, so no message reveals it.
+// Then each waits for another one in a circle, and any inquiry along the circle finds the
+// disagreement. So a call that has waited for a moment asks the next few ranks that it waits for.
+// It asks again each time its waiting time has doubled, and in the end it asks all. The answers
+// also say which rank keeps the others waiting (call_lateness.cpp). Answers about messages say
+// nothing else.
 void CallAgreement::inquire(Locked& locked, TimePoint now) {
   std::optional<int> still;
   for (const auto& task : environment_.unfinished(locked)) {
@@ -106,7 +108,7 @@ void CallAgreement::inquire(Locked& locked, TimePoint now) {
     const std::set<int> awaited = awaited_ranks(locked, *task);
     auto next = awaited.upper_bound(members_.rank());
     const size_t asked = waited < patience_of(*task) ? kFirstAsked : awaited.size();
-    bool will_answer = false;  // others first
+    bool will_answer = false;  // whether a rank that was asked before may still answer
     for (size_t i = 0; i < std::min(asked, awaited.size()); ++i, ++next) {
       if (next == awaited.end()) next = awaited.begin();
       will_answer |= !ask(locked, *next, sequence, task->name()) &&
@@ -125,8 +127,8 @@ void CallAgreement::inquire(Locked& locked, TimePoint now) {
     }
   }
   if (still) {
-    environment_.fail(
-        locked, Error(ErrorCode::kPeerFailed, members_.describe(*still) + " stands still", *still));
+    environment_.fail(locked, Error(ErrorCode::kPeerFailed,
+                                    members_.describe(*still) + " does not respond", *still));
   }
 }
 
@@ -174,7 +176,8 @@ void CallAgreement::hear_inquiry(Locked& locked, const Control& inquiry) {
 void CallAgreement::ask_what_it_called(Locked& locked, int peer, uint64_t sequence) {
   if (disagreement_ || !environment_.is_usable(locked)) return;
   disagreement_ = {peer, sequence, call_name(locked, sequence), Clock::now() + kAnswerPatience};
-  // It compares the calls, and fails the group with both names; or it answers with its own.
+  // The peer compares the calls, and fails the group with both names; or it answers with its own
+  // call.
   if (environment_.connect(locked, peer)) {
     send_inquiry(locked, peer, sequence, disagreement_->call);
   }
@@ -184,7 +187,7 @@ Error CallAgreement::disagreement(int a, const std::string& what_a_did, int b,
                                   const std::string& what_b_did) const {
   const std::string of_a = without_place(what_a_did);
   const std::string of_b = without_place(what_b_did);
-  // What no name of a call has.
+  // Differences that do not show in the name of a call.
   const std::string hint = of_a == of_b
                                ? ". They differ in the lengths of their parts, in the edges that "
                                  "are compressed, or in what precedes them"
@@ -197,8 +200,8 @@ Error CallAgreement::disagreement(int a, const std::string& what_a_did, int b,
                a == members_.rank() ? b : a);
 }
 
-// Collective number `sequence`, which this rank has called. A complete one is known to the flight
-// recorder, if that is not switched off.
+// The name of collective number `sequence`, which this rank has called. If the collective is
+// complete, the name comes from the flight recorder, unless that is disabled.
 std::string CallAgreement::call_name(Locked& locked, uint64_t sequence) const {
   if (const Task* const task = turns_.find(locked, sequence)) return task->name();
   const std::string call = environment_.call_text(locked, sequence);
@@ -209,7 +212,7 @@ std::string CallAgreement::what_it_did(Locked& locked, uint64_t sequence) const 
   const std::string call = without_place(call_name(locked, sequence));
   const Task* const next = turns_.oldest(locked);
   const std::string later = next == nullptr ? "" : without_place(next->name());
-  // What precedes a call is named as the call is.
+  // A collective that prepares a call has the call's name.
   const bool went_on =
       turns_.find_running(locked, sequence) == nullptr && next != nullptr && later != call;
   return "called " + call + (went_on ? ", and went on to " + later : "");

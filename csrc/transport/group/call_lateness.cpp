@@ -1,4 +1,4 @@
-// Who keeps the ranks of a group waiting.
+// Which ranks of a group keep the others waiting.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -11,7 +11,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::chrono::milliseconds kWarningLooks{100};
-// At most one warning of a group in this time.
+// At most one warning per group in this time.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 constexpr size_t kMaxNamed = 4;
 
@@ -23,7 +23,7 @@ std::set<int> CallAgreement::awaited_ranks(Locked& locked, Task& task) const {
     if (p->peer >= 0) ranks.insert(p->peer);
   }
   if (ranks.empty() && task.takes_turn()) {
-    // It waits until ranks of this host have read what it put into shared memory.
+    // The task waits until ranks of this host have read what it wrote to shared memory.
     ranks.insert(members_.host_ranks().begin(), members_.host_ranks().end());
     ranks.erase(members_.rank());
   }
@@ -35,12 +35,12 @@ std::set<int> CallAgreement::awaited_ranks(Locked& locked, Task& task) const {
 std::set<int> CallAgreement::late_ranks(Locked& locked, Task& task) const {
   const Task::Record& record = task.record(locked);
   if (task.takes_turn() && !record.is_started) {
-    // It waits for its turn.
+    // The task waits for its turn.
     Task* const first = turns_.oldest(locked);
     return first != nullptr ? late_ranks(locked, *first)
                             : environment_.failed_calls(locked).unconfirmed_by();
   }
-  std::map<int, TimePoint> late;  // since when this is known
+  std::map<int, TimePoint> late;  // since when each is known to be late
   for (const int r : awaited_ranks(locked, task)) {
     const HeardProgress* const heard = heard_of(locked, task, r);
     if (heard != nullptr && heard->progress.names_another(members_.rank())) {
@@ -61,7 +61,8 @@ std::set<int> CallAgreement::late_ranks(Locked& locked, Task& task) const {
   return ranks;
 }
 
-/// What `rank` has said about `task`, if it has, and has not fallen silent since.
+/// The last answer of `rank` about `task`; null if there is none, or if `rank` has left an inquiry
+/// unanswered for too long.
 const HeardProgress* CallAgreement::heard_of(Locked& locked, Task& task, int rank) const {
   const auto asked = unanswered_.find(rank);
   if (asked != unanswered_.end() && Clock::now() > asked->second.since + kAnswerTakes) {
@@ -110,7 +111,7 @@ CallProgress CallAgreement::own_progress(Locked& locked, uint64_t sequence) cons
     return {sequence, CallState::kComplete, -1};
   }
   if (task == nullptr) {
-    // Whatever group the program waits in.
+    // The program may wait in any group.
     const int here = awaited_rank(locked);
     const int awaited = here >= 0 ? here : environment_.awaited_elsewhere(locked);
     return {sequence, CallState::kNotMade, awaited};
@@ -151,7 +152,7 @@ void CallAgreement::reply(Locked& locked, int rank, uint64_t sequence) {
 }
 
 void CallAgreement::hear_answer(Locked& locked, const Control& answer) {
-  // An answer from before the call, on its way since then, does not say what the call is.
+  // An answer that was sent before the call does not say what the call is.
   const bool has_called = answer.state != CallState::kNotMade;
   if (disagreement_ && disagreement_->peer == answer.sender &&
       disagreement_->sequence == answer.sequence && has_called) {
@@ -172,7 +173,7 @@ void CallAgreement::hear_answer(Locked& locked, const Control& answer) {
   correct_answers(locked);
 }
 
-// Those who asked this rank, and were told otherwise.
+// Answers again if the last answer that a rank got from this one is no longer true.
 void CallAgreement::correct_answers(Locked& locked) {
   std::erase_if(told_, [](const auto& each) { return each.second.state == CallState::kComplete; });
   for (const auto& [other, told] : std::map(told_)) {

@@ -1,5 +1,5 @@
-// What the ranks of a group ask and tell each other about their calls: how far each is, and whether
-// they have made the same one (CallAgreement).
+// What the ranks of a group ask and tell each other about their calls: the progress of each, and
+// whether they have made the same call (CallAgreement).
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace q7x2 {
 
-/// A disagreement that the other rank is asked about.
+/// A disagreement about which the other rank was asked.
 struct Disagreement {
   int peer;
   uint64_t sequence;
@@ -19,25 +19,25 @@ struct Disagreement {
   std::chrono::steady_clock::time_point due;
 };
 
-/// How far another rank is with a collective.
+/// The progress of another rank in a collective.
 struct CallProgress {
   uint64_t sequence;
   CallState state;
-  int waits_for;  ///< -1: nobody knows
+  int waits_for;  ///< the rank that it waits for; -1: unknown
   bool operator==(const CallProgress&) const = default;
-  /// It waits for a rank other than the one that asks.
+  /// Whether it waits for a rank other than the one that asks.
   bool names_another(int asker) const {
     return waits_for >= 0 && waits_for != asker && state != CallState::kComplete;
   }
 };
 
-/// What a rank has said of that.
+/// The last answer of a rank, and when it arrived.
 struct HeardProgress {
   CallProgress progress;
   std::chrono::steady_clock::time_point at;
 };
 
-/// What a rank was asked and has not answered.
+/// The inquiries that a rank has not answered.
 struct UnansweredInquiries {
   std::chrono::steady_clock::time_point since;
   size_t inquiries = 0;

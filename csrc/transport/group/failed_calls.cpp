@@ -7,7 +7,8 @@
 namespace q7x2 {
 namespace {
 
-// For messages that no confirmation follows: over private links, and from ranks that were not told.
+// For messages that may arrive after the confirmation, or without one: over private links, and from
+// ranks that were not told.
 constexpr uint64_t kRemembered = 512;
 static_assert(kRemembered < tag::kSequenceCycle / 2);
 

@@ -5,16 +5,15 @@
 
 #include "base/log.h"
 #include "transport/group/group_failure.h"
-#include "transport/group/group_table.h"
+#include "transport/group/group_host.h"
+#include "transport/peer/control_plane.h"
 #include "transport/peer/peer_table.h"
-#include "transport/run/flight_log.h"
-#include "transport/run/runtime.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
 namespace {
 
-/// `error` as `task` has it: it names the task.
+/// `error` with the name of `task` in its message.
 Error named(const Error& error, const Task& task) {
   const std::string text = error.what();
   const std::string name = task.name();
@@ -24,8 +23,9 @@ Error named(const Error& error, const Task& task) {
 
 }  // namespace
 
-Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
+Group::Group(Runtime& runtime, ReactorLock& lock, int slot, Membership members, TimePoint begun)
     : runtime_(runtime),
+      lock_(lock),
       slot_(slot),
       members_(std::move(members)),
       begun_(begun),
@@ -36,19 +36,19 @@ Group::Group(Runtime& runtime, int slot, Membership members, TimePoint begun)
 
 Group::~Group() {
   leave();
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   messages_.close(locked);
 }
 
 void Group::accompany(const std::shared_ptr<Group>& other) {
-  const Locked locked(runtime_.lock());
+  const Locked locked(lock_);
   companion_ = other;
 }
 
 // ---------------------------------------------------------------------------------------- tasks
 
 void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
-  if (!closed_) locked.flights().admit(locked, *task, slot_);
+  if (!closed_) locked.group_host().admit(locked, *task, slot_);
   if (error_ || closed_) {
     if (task->takes_turn()) turns_.skip(locked, *task);
     task->fail(locked, error_
@@ -57,7 +57,7 @@ void Group::submit(Locked& locked, const std::shared_ptr<Task>& task) {
                                    error_->rank())
                            : Error(ErrorCode::kAborted, task->name() + ": the group is shut down"));
   } else if (task->takes_turn() && !turns_.submit(locked, task)) {
-    locked.flights().submitted(locked, *task);
+    locked.group_host().submitted(locked, *task);
     messages_.update_sharing(locked);
   } else {
     begin(locked, task);
@@ -73,7 +73,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
   }
   record.is_started = true;
   if (record.flight_group != 0 && task->is_recorded()) {
-    // A task that did not have to wait for its turn spares a look at the clock.
+    // A task that did not have to wait for its turn need not read the clock.
     record.started = record.has_waited ? Clock::now() : task->submitted();
     record.waits.begin(record.started);
   }
@@ -89,7 +89,7 @@ void Group::begin(Locked& locked, const std::shared_ptr<Task>& task) {
     }
   }
   task->start(locked);
-  locked.flights().started(locked, *task);
+  locked.group_host().started(locked, *task);
 }
 
 void Group::start_waiting(Locked& locked) {
@@ -119,7 +119,7 @@ void Group::task_done(Locked& locked, Task& task) {
 
 std::vector<std::shared_ptr<Task>> Group::unfinished(Locked& locked) {
   std::vector<std::shared_ptr<Task>> mine;
-  for (const auto& task : locked.tasks().active(locked)) {
+  for (const auto& task : locked.group_host().active_tasks(locked)) {
     if (&task->group() == this && !task->is_over(locked)) mine.push_back(task);
   }
   return mine;
@@ -145,12 +145,12 @@ bool Group::progress_shared(Locked& locked) {
     fail(locked, failure_of(members_, exception));
     any = true;
   }
-  locked.tasks().drain(locked);
+  locked.group_host().drain(locked);
   return any;
 }
 
 void Group::housekeep(Locked& locked, TimePoint now) {
-  if (error_) messages_.drop_arrived(locked);  // what came over a private link
+  if (error_) messages_.drop_arrived(locked);  // messages that came over a private link
   if (!failed_calls_.is_empty()) drop_failed_calls(locked);
   agreement_.housekeep(locked, now);
 }
@@ -158,7 +158,7 @@ void Group::housekeep(Locked& locked, TimePoint now) {
 // ------------------------------------------------------------------------------------- failures
 
 std::optional<Error> Group::error() {
-  const Locked locked(runtime_.lock());
+  const Locked locked(lock_);
   return error_;
 }
 
@@ -167,18 +167,18 @@ void Group::check() {
 }
 
 void Group::abort(const Error& error) {
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   fail(locked, error);
-  locked.tasks().drain(locked);
+  locked.group_host().drain(locked);
 }
 
 void Group::fail(Locked& locked, const Error& error) {
   if (closed_ || error_) return;
   error_ = error;
-  locked.flights().failed(locked, slot_, error);
+  locked.group_host().failed(locked, slot_, error);
   if (error.code() == ErrorCode::kPeerFailed && error.rank() >= 0 && error.rank() < world_size() &&
       error.rank() != rank()) {
-    locked.groups().failed(locked, slot_, &members_.peer(error.rank()));
+    locked.group_host().blame(locked, slot_, members_.peer(error.rank()));
   }
   log(Level::kInfo, "group '" + members_.name() + "' has failed on rank " + std::to_string(rank()) +
                         ": " + error.what());
@@ -192,8 +192,8 @@ void Group::fail(Locked& locked, const Error& error) {
 
 // ----------------------------------------------------------------------------- calls that fail
 
-// One that waits for its turn fails when it begins, on this rank as on the others: until then it
-// still learns from calls that precede it what all ranks must know alike.
+// A task that waits for its turn fails when it begins, on this rank as on the others. Until then it
+// still gets the results of earlier calls that all ranks must have.
 void Group::fail_call(Locked& locked, Task& task, const Error& error) {
   const bool waits = task.takes_turn() && turns_.is_waiting(task);
   const bool is_alone = task.can_fail_alone(waits);
@@ -211,7 +211,7 @@ void Group::note_failed_call(Locked& locked, uint64_t number, const Error& error
   const std::set<int> told = links_.audience(locked);
   failed_calls_.add(number, error, told);
   turns_.stay_near(failed_calls_.oldest_unconfirmed());
-  // It sends nothing more, and then the others are told.
+  // The task must have sent its last message before the other ranks are told.
   if (Task* const task = turns_.find_running(locked, number)) {
     task->fail(locked, named(error, *task));
   }
@@ -224,7 +224,7 @@ void Group::hear_failed_call(Locked& locked, const Control& control) {
   const uint64_t number = control.sequence;
   const Error error(control.code, control.text,
                     control.subject < world_size() ? control.subject : -1);
-  progress_shared(locked);  // what others wrote before
+  progress_shared(locked);  // handles what other ranks wrote before
   const bool is_forgotten = failed_calls_.is_forgotten(number, turns_.num_begun());
   if (!is_forgotten) note_failed_call(locked, number, error);
   if (is_forgotten || !failed_calls_.confirm(number, control.sender)) {
@@ -234,7 +234,7 @@ void Group::hear_failed_call(Locked& locked, const Control& control) {
   resume(locked);
 }
 
-// What has arrived since for calls whose numbers are not in use again.
+// Drops what has arrived since for calls whose numbers are not in use again.
 void Group::drop_failed_calls(Locked& locked) {
   const uint64_t begun = turns_.num_begun();
   failed_calls_.prune(begun);
@@ -243,7 +243,7 @@ void Group::drop_failed_calls(Locked& locked) {
   });
 }
 
-// A rank has confirmed that a call failed, so others may begin that are far ahead of it.
+// A rank has confirmed a failed call, so collectives that are far ahead of that call may begin.
 void Group::resume(Locked& locked) {
   turns_.stay_near(failed_calls_.oldest_unconfirmed());
   if (turns_.has_waiting()) start_waiting(locked);
@@ -252,7 +252,7 @@ void Group::resume(Locked& locked) {
 // ------------------------------------------------------------------------------ ranks that leave
 
 void Group::leave() {
-  Locked locked(runtime_.lock());
+  Locked locked(lock_);
   if (closed_) return;
   closed_ = true;
   const uint64_t begun = turns_.num_begun();
@@ -260,10 +260,9 @@ void Group::leave() {
   fail_tasks(locked,
              Error(ErrorCode::kAborted, "the group was shut down while this was in progress"));
   if (!error_) tell_all(locked, ControlType::kGoodbye, begun, unended);
-  locked.flights().close(locked, slot_);
-  // A rank that is late may not take what is sent to it.
-  locked.groups().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
-  locked.tasks().drain(locked);
+  // A late rank may not receive what is sent to it.
+  locked.group_host().close(locked, slot_, error_ && error_->code() == ErrorCode::kTimeout);
+  locked.group_host().drain(locked);
 }
 
 void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Unended& unended) {
@@ -280,24 +279,24 @@ void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Une
   }
 }
 
-// Two ranks may each have begun what the other one never will. Without it each would stay for the
-// other.
+// Two ranks that leave may each have begun a collective that the other one never will. Without this
+// message each would wait for the other.
 void Group::say_last_call(Locked& locked) {
   if (is_usable(locked)) tell_all(locked, ControlType::kLastCall, turns_.num_begun());
 }
 
 void Group::peer_left(Locked& locked, const Control& goodbye) {
   const int rank = goodbye.sender;
-  progress_shared(locked);  // what it wrote before it left
+  progress_shared(locked);  // handles what it wrote before it left
   messages_.drop(locked, rank);
   departure_.leave(rank, goodbye.sequence, goodbye.unended);
   failed_calls_.forget_rank(rank);
   bool is_needed = false;
-  for (const auto& task : std::vector(locked.tasks().active(locked))) {
+  for (const auto& task : std::vector(locked.group_host().active_tasks(locked))) {
     if (&task->group() != this || !needs(locked, *task, rank)) continue;
     const Error error = left_error(members_, rank, task->name());
     if (!task->is_over(locked)) task->stranded(locked, error);
-    // It drops what was on its way to it, so that these tasks are done.
+    // The rank that left then drops what was sent to it, so that the sends of these tasks complete.
     if (!std::exchange(is_needed, true)) links_.tell(locked, rank, error);
   }
   resume(locked);
@@ -314,7 +313,7 @@ bool Group::needs(Locked& locked, Task& task, int rank) const {
 // -------------------------------------------------------------------------------- what peers say
 
 void Group::handle(Locked& locked, const Control& control) {
-  // Only a member may speak for itself, and not this rank.
+  // Ignores a message whose sender is not the member that it names, or names this rank.
   if (control.sender < 0 || control.sender >= world_size() || control.sender == rank() ||
       control.receiver != rank() || members_.peer_info(control.sender).process != control.process) {
     return;
@@ -332,11 +331,11 @@ void Group::handle(Locked& locked, const Control& control) {
       departure_.announce(control.sender, control.sequence);
       return;
     case ControlType::kAbort:
-      progress_shared(locked);  // what others wrote before
+      progress_shared(locked);  // handles what other ranks wrote before
       fail(locked, Error(control.code, control.text,
                          control.subject < world_size() ? control.subject : -1));
-      // All that a rank sent before it failed arrives before it says so. Where nobody receives it,
-      // its sender's calls would never be done.
+      // A rank's abort arrives after everything that it had sent before. These messages must be
+      // received, or its sends would never complete.
       messages_.drop_arrived(locked);
       return;
     case ControlType::kInquiry:
@@ -354,7 +353,7 @@ void Group::handle(Locked& locked, const Control& control) {
 // ----------------------------------------------------------------- what the agreement asks about
 
 std::string Group::call_text(Locked& locked, uint64_t sequence) const {
-  return locked.flights().call_text(locked, slot_, sequence);
+  return locked.group_host().call_text(locked, slot_, sequence);
 }
 
 std::string Group::life_of(Locked& locked, int rank) const {
@@ -362,7 +361,7 @@ std::string Group::life_of(Locked& locked, int rank) const {
 }
 
 int Group::awaited_elsewhere(Locked& locked) const {
-  const Peer* const peer = locked.groups().awaited_peer(locked);
+  const Peer* const peer = locked.group_host().awaited_peer(locked);
   return peer == nullptr ? -1 : members_.rank_of(peer->info.process);
 }
 

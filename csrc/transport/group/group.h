@@ -1,16 +1,16 @@
 // Group: the ranks of one process group, and what is in progress between them.
 //
-//   Membership     who is in it
+//   Membership     its ranks, and where they are
 //   GroupLinks     connections to the other ranks
 //   GroupMessages  messages of its tasks, over the network and through shared memory
 //   TurnQueue      which collectives run, and which wait
-//   CallAgreement  whether all ranks make the same calls, and who is late
+//   CallAgreement  whether all ranks make the same calls, and which rank is late
 //   Departure      which ranks have left
 //   FailedCalls    which collectives have failed alone
 //
-// WireUp makes a group (transport/bootstrap/wire_up.h). It is open until it fails or leaves. If it
-// fails, every rank is told, and every later call gets the error that ended it. A collective can
-// fail without it: docs/reliability.md says when.
+// WireUp makes a group (transport/bootstrap/wire_up.h). The group is open until it fails or leaves.
+// If it fails, every rank is told, and every later call gets the error that ended it. A single
+// collective can fail without ending the group: docs/reliability.md says when.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@
 #include "transport/group/membership.h"
 #include "transport/group/turn_queue.h"
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -36,9 +36,9 @@ class Runtime;
 
 class Group : private CallAgreement::Environment {
  public:
-  /// `slot`: reserved in the group table, and the group's from here on. `begun`: when its ranks
-  /// began to make it.
-  Group(Runtime& runtime, int slot, Membership members, TimePoint begun);
+  /// `lock`: the runtime's. `slot`: reserved in the group table, and owned by the group from now
+  /// on. `begun`: when its ranks began to make it.
+  Group(Runtime& runtime, ReactorLock& lock, int slot, Membership members, TimePoint begun);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -58,19 +58,20 @@ class Group : private CallAgreement::Environment {
 
   // Any thread; these take the reactor's lock.
 
-  /// If this group fails, so does `other`, whose calls belong to calls of this one.
+  /// If this group fails, `other` fails too, because its calls belong to calls of this group.
   void accompany(const std::shared_ptr<Group>& other);
-  /// Fails everything in progress and to come, here and at all other ranks, with `error`.
+  /// Fails everything in progress and every later call with `error`, here and at all other ranks.
   void abort(const Error& error);
-  /// Leaves in good order: what is still in progress here fails, peers are told. Idempotent. See
-  /// Runtime::finish_collectives.
+  /// Leaves in good order: what is still in progress here fails, and peers are told. Idempotent.
+  /// See Runtime::finish_collectives.
   void leave();
-  /// The error that ended the group, if any.
+  /// The error that ended the group, if there is one.
   std::optional<Error> error();
-  /// Throws that error.
+  /// Throws that error, if there is one.
   void check();
 
-  /// While it exists, a thread waits for a task of the group and runs its jobs.
+  /// While an object of this class exists, a thread waits for a task of the group and runs its
+  /// jobs.
   class Waiting {
    public:
     explicit Waiting(Group& group) : group_(group) { ++group_.waiting_threads_; }
@@ -87,23 +88,23 @@ class Group : private CallAgreement::Environment {
 
   // For the transport.
 
-  /// It has neither failed nor left.
+  /// Whether it has neither failed nor left.
   bool is_usable(Locked&) const override { return !error_ && !closed_; }
   void submit(Locked& locked, const std::shared_ptr<Task>& task);
   /// A task that was submitted is done.
   void task_done(Locked& locked, Task& task);
-  /// Ends the group here and tells the others.
+  /// Ends the group here and tells the other ranks.
   void fail(Locked& locked, const Error& error) override;
-  /// `task` fails with `error`, to which its name is added unless it has it. If it is a collective
-  /// that can fail alone, it fails on all ranks, and the group goes on. Else the group fails.
+  /// `task` fails with `error`, to which its name is added if it is missing. A collective that can
+  /// fail alone fails on all ranks, and the group goes on. Otherwise the group fails.
   void fail_call(Locked& locked, Task& task, const Error& error);
-  /// Tells the others that this rank begins nothing more, and stays for what it has begun.
+  /// Tells the other ranks that this rank begins nothing more, but completes what it has begun.
   void say_last_call(Locked& locked);
-  /// A control message, from whoever sent it.
+  /// Handles a control message. The sender need not be a member.
   void handle(Locked& locked, const Control& control);
-  /// Now and then: looks whether the ranks disagree.
+  /// Called now and then: checks whether the ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
-  /// Looks at the shared memory. True: something happened.
+  /// Polls the shared memory. Returns true if anything happened.
   bool progress_shared(Locked& locked);
 
  private:
@@ -137,6 +138,7 @@ class Group : private CallAgreement::Environment {
   int awaited_elsewhere(Locked& locked) const override;
 
   Runtime& runtime_;
+  ReactorLock& lock_;
   const int slot_;
   const Membership members_;
   const TimePoint begun_;

@@ -1,7 +1,7 @@
-// Which way uncompressed tensors on a device take in a group.
+// How uncompressed tensors on a device travel in a group: directly, or through memory of the host.
 //
-// The two ends of a message must take the same way. So the ranks of a group decide alike, by what
-// rank 0 was told and what all of them have published of themselves.
+// Both ends of a message must use the same way. So all ranks of a group make the same decision,
+// from the option that rank 0 was given and from what all ranks have published about themselves.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace q7x2 {
 
 struct PeerInfo;
 
-/// Of a group, equal on all ranks.
+/// The decision, equal on all ranks of a group.
 struct DevicePathOfGroup {
   bool is_direct = false;
-  std::string obstacle;  ///< why not, though rank 0 was told so; empty: it was not, or nothing
+  std::string obstacle;  ///< why not, if rank 0 was told to; otherwise empty
 };
 DevicePathOfGroup device_path_of(const std::vector<PeerInfo>& peer_infos);
 

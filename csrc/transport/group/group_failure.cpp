@@ -47,7 +47,7 @@ Error death_of(const Membership& members, const Peer& peer) {
     return {ErrorCode::kTimeout,
             who + " is late: " + peer.life.reason() + ", so the connection to it was closed", rank};
   }
-  // Of a path that is blocked, either end may be the one that says so: both are named.
+  // If a path is blocked, either end may report it, so both are named.
   const std::string here = members.describe(members.rank());
   std::string reason = peer.life.reason();
   if (peer.life.is_lost_by(Evidence::kPathFromBlocked)) {

@@ -38,7 +38,7 @@ bool GroupLinks::connect(Locked& locked, int rank) {
 }
 
 void GroupLinks::connect_all(Locked& locked) {
-  // Each rank starts with its successor, so that no rank is called by all at once.
+  // Each rank starts with its successor, so that no rank is contacted by all ranks at once.
   for (int step = 1; step < members_.world_size(); ++step) {
     connect(locked, (members_.rank() + step) % members_.world_size());
   }
@@ -96,7 +96,7 @@ void GroupLinks::tell(Locked& locked, int rank, const Error& error,
   control.subject = error.rank();
   control.text = error.what();
   send(locked, rank, control);
-  // The one over the private link follows what was sent over it.
+  // The message over the private link arrives after everything that was sent over this link before.
   if (wire(rank) == Wire::kPrivate) {
     locked.controls().send(locked, members_.peer(rank), control, Wire::kPrivate);
   }
@@ -130,7 +130,7 @@ void GroupLinks::request_failed(Locked& locked, Task& task, int rank, Wire wire,
   }
 }
 
-// What they had sent was received before their connections were closed.
+// What the dead peers had sent was received before their connections were closed.
 bool GroupLinks::waits_for_the_dead(Locked& locked, Task& task) const {
   for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
     if (p->peer < 0) return false;
@@ -140,7 +140,7 @@ bool GroupLinks::waits_for_the_dead(Locked& locked, Task& task) const {
   return true;
 }
 
-// Of a receive from any rank nobody knows who sends.
+// If a receive accepts any rank, its sender is unknown.
 void GroupLinks::cut_off(Locked& locked, Task& task) {
   std::set<int> ranks;
   for (const PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
@@ -156,10 +156,10 @@ void GroupLinks::cut_off(Locked& locked, Task& task) {
   for (const int r : ranks) {
     are_all_dead = are_all_dead && members_.peer(r).life.is_dead();
     locked.peers().cut_off(locked, members_.peer(r),
-                           "it did not let go of the memory of a call that had ended");
+                           "it still used the memory of a call that had ended");
   }
-  // UCX keeps some receives for ever whose message had begun to arrive over a connection that
-  // broke. All connections are closed, so nothing can write to their memory any more.
+  // If a connection breaks while a message arrives, UCX keeps its receive for ever. All connections
+  // are closed, so nothing can write to the memory of these receives any more.
   if (are_all_dead) {
     task.record(locked).over_since = TimePoint::min();
     task.settle(locked);

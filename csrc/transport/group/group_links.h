@@ -9,7 +9,7 @@
 #include "transport/group/group_device_path.h"
 #include "transport/group/membership.h"
 #include "transport/peer/control.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -17,16 +17,17 @@ class Departure;
 
 class GroupLinks {
  public:
-  /// `slot`: of the group at this process. The other arguments must outlive the links.
+  /// `slot`: the group's slot in this process. The other arguments must outlive the links.
   GroupLinks(int slot, const Membership& members, const Departure& departure);
   GroupLinks(const GroupLinks&) = delete;
   GroupLinks& operator=(const GroupLinks&) = delete;
 
-  /// Opens the connection to `rank`, and says hello. False: it cannot be reached.
+  /// Opens the connection to `rank`, and sends a hello. Returns false if the rank cannot be
+  /// reached.
   bool connect(Locked& locked, int rank);
   /// Connects to every peer.
   void connect_all(Locked& locked);
-  /// Says hello to `rank`, so that it connects too.
+  /// Sends a hello to `rank`, so that it connects too.
   void greet(Locked& locked, int rank);
   /// UCX's transports of the connection to `rank`, for example {"posix"}; empty before first use.
   /// Throws Error(kInvalidArgument) for a rank that is not in the group.
@@ -35,29 +36,30 @@ class GroupLinks {
   /// From now on collectives send to and receive from `rank` over its private link. To be called by
   /// both ranks, before the first collective. Throws Error(kInternal) if there is no such link.
   void use_private_link(Locked& locked, int rank);
-  /// What collectives use towards `rank`.
+  /// The link that collectives use to `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
-  /// How uncompressed tensors on a device pass; all ranks say the same.
+  /// How uncompressed tensors on a device travel; equal on all ranks.
   const DevicePathOfGroup& device_path() const { return device_path_; }
 
-  /// A control message of this rank to `rank`, and its delivery.
+  /// Makes a control message from this rank to `rank`, and sends one.
   Control control_to(int rank, ControlType type) const;
   void send(Locked& locked, int rank, const Control& control);
-  /// Whether `rank` is a member that lives and has not left.
+  /// Whether `rank` is a member that is alive and has not left.
   bool is_member(Locked& locked, int rank) const;
   /// Sends `error` to `rank`: as an abort of the group, or of one collective.
   void tell(Locked& locked, int rank, const Error& error,
             std::optional<uint64_t> failed_call = std::nullopt);
-  /// Whom this rank tells of a failure: its neighbours, and those that it is connected to, as far
-  /// as they can be reached. See group_failure.h: each rank that hears of it does the same.
+  /// The ranks that this rank tells of a failure: its neighbours and those that it is connected to,
+  /// without those that cannot be reached. See group_failure.h: each rank that hears of it does the
+  /// same.
   std::set<int> audience(Locked& locked);
 
-  /// A request towards `rank` failed; -1: towards any.
+  /// A request to or from `rank` failed; -1: from any rank.
   void request_failed(Locked& locked, Task& task, int rank, Wire wire, ucs_status_t status);
-  /// Whether all that is on its way for a task belongs to processes that have ended.
+  /// Whether all pending requests of a task belong to processes that have ended.
   bool waits_for_the_dead(Locked& locked, Task& task) const;
-  /// A task is over, but for long a peer has not let go of its memory. Closing the connection by
-  /// force ends that. It costs all groups that use the connection.
+  /// A task has been over for long, but a peer still uses its memory. Closes the connection by
+  /// force to end that, which fails all groups that use the connection.
   void cut_off(Locked& locked, Task& task);
 
  private:
@@ -68,7 +70,7 @@ class GroupLinks {
   std::vector<Wire> wires_;  // by rank
 };
 
-/// Says in the log by what UCX reaches `rank`.
+/// Writes to the log which transports UCX uses to reach `rank`.
 void log_transports(const Membership& members, int rank,
                     const std::vector<std::string>& transports);
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "transport/group/departure.h"
+#include "transport/group/group_host.h"
 #include "transport/group/group_links.h"
-#include "transport/group/group_table.h"
 #include "transport/group/turn_queue.h"
 #include "transport/peer/peer_table.h"
 #include "transport/ucx/tag.h"
@@ -30,7 +30,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   Peer& peer = members_.peer(destination);
   const bool is_reached = links_.connect(locked, destination) &&
                           (wire != Wire::kPrivate || locked.peers().connect_rail(locked, peer));
-  // What may throw comes before: a request that is never posted never completes.
+  // Everything that may throw comes first: a request that is never posted would never complete.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);
   if (!is_reached) {
@@ -38,7 +38,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
     return;
   }
   Traffic& traffic = task.record(locked).traffic;
-  // From device to device of a host.
+  // From device to device of one host.
   const bool stays_here = kind != MemoryKind::kHost && members_.same_host(destination);
   (stays_here ? traffic.sent_memory : traffic.sent_network) += length;
   reactor.send(locked, pending, peer.link(wire).endpoint(),
@@ -49,8 +49,8 @@ void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int sour
                             uint64_t mask, void* data, size_t length, Wire wire, MemoryKind kind) {
   Reactor& reactor = locked.reactor();
   const bool is_gone = source >= 0 && departure_.has_left(source);
-  // Connected in both directions, so that a death of the source is noticed. Where it cannot be
-  // reached any more, what it had sent before is still received.
+  // Connects in this direction too, so that a death of the source is noticed. If the source cannot
+  // be reached any more, what it had sent before is still received.
   if (source >= 0 && !is_gone) {
     links_.connect(locked, source);
     if (wire == Wire::kPrivate) {
@@ -63,7 +63,7 @@ void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int sour
       wire == Wire::kPrivate ? members_.peer(source).rail.worker() : reactor.worker();
   const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length, kind);
   if (is_waiting && is_gone) {
-    // All that it ever sent has arrived before its goodbye.
+    // Everything that it ever sent arrived before its goodbye.
     task.stranded(locked, left_error(members_, source, task.name()));
   }
 }
@@ -74,7 +74,7 @@ void GroupMessages::send_message(Locked& locked, Task& task, uint32_t token, int
     send(locked, task, token, destination, tag::point_to_point(0, members_.rank(), user_tag), data,
          length);
   } else if (!links_.connect(locked, destination)) {
-    // It could not be woken.
+    // The receiver could not be woken.
     links_.request_failed(locked, task, destination, Wire::kMemory, UCS_ERR_UNREACHABLE);
   } else {
     task.record(locked).traffic.sent_memory += length;
@@ -139,7 +139,7 @@ std::optional<ShmChannel::Message> GroupMessages::receive_shared(Locked& locked,
   if (!message) {
     if (turns_.num_running() == 0) update_sharing(locked);
     if (departure_.has_left(source)) {
-      // All that it ever sent was taken when it left.
+      // Everything that it ever sent was taken when it left.
       task.stranded(locked, left_error(members_, source, task.name()));
     }
   } else {
@@ -167,7 +167,7 @@ bool GroupMessages::progress(Locked& locked) {
 
 void GroupMessages::update_sharing(Locked& locked) {
   const bool is_needed = matcher_ && (!turns_.is_idle() || matcher_->expects_mail(locked));
-  locked.groups().set_sharing(locked, slot_, is_needed);
+  locked.group_host().set_sharing(locked, slot_, is_needed);
 }
 
 void GroupMessages::find_unexpected(Locked& locked,

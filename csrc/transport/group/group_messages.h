@@ -1,6 +1,6 @@
 // GroupMessages: the messages of a group's tasks, over the network and through shared memory.
 //
-// Tasks call these functions from their hooks. Completion comes to Task::completed or
+// Tasks call these functions from their hooks. Completion is reported by Task::completed or
 // Task::arrived, never from inside a call.
 #pragma once
 
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/run/task.h"
 #include "transport/shm/shm_matcher.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -25,7 +25,7 @@ class TurnQueue;
 
 class GroupMessages {
  public:
-  /// `slot`: of the group at this process. The other arguments must outlive the messages.
+  /// `slot`: the group's slot in this process. The other arguments must outlive the messages.
   GroupMessages(int slot, const Membership& members, const Departure& departure, GroupLinks& links,
                 const TurnQueue& turns);
   GroupMessages(const GroupMessages&) = delete;
@@ -33,104 +33,106 @@ class GroupMessages {
 
   // Over the network.
 
-  /// `tag`: see transport/ucx/tag.h; its slot is filled in here. `kind`: of the memory at `data`.
+  /// `tag`: see transport/ucx/tag.h; its slot is set here. `kind`: of the memory at `data`.
   void send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
             const void* data, size_t length, Wire wire = Wire::kShared,
             MemoryKind kind = MemoryKind::kHost);
-  /// `source` -1: from any, over the shared network. `tag` must carry this rank's slot.
+  /// `source` -1: any rank, over the shared network. `tag` must contain this rank's slot.
   void receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask,
                void* data, size_t length, Wire wire = Wire::kShared,
                MemoryKind kind = MemoryKind::kHost);
 
-  // Messages of the user, through shared memory if the two ranks have some.
+  // Messages of the user, through shared memory if the two ranks share any.
 
   void send_message(Locked& locked, Task& task, uint32_t token, int destination, uint32_t user_tag,
                     const void* data, size_t length);
-  /// `source` -1: from any rank.
+  /// `source` -1: any rank.
   void receive_message(Locked& locked, Task& task, uint32_t token, int source, uint32_t user_tag,
                        void* data, size_t length);
 
   // Messages of collectives between ranks that share memory.
 
-  /// Whether messages to and from `rank` go through shared memory. Both ranks say the same.
+  /// Whether messages to and from `rank` go through shared memory. Both ranks give the same answer.
   bool shares_memory(int rank) const { return matcher_ && matcher_->serves(rank); }
-  /// Why `rank`, which is on this host, shares no memory with this one; empty if it does.
+  /// Why `rank`, which is on this host, shares no memory with this rank; empty if it does.
   const std::string& memory_refusal(int rank) const {
     return memory_refusals_[static_cast<size_t>(rank)];
   }
-  /// Null where no rank shares memory with this one.
+  /// Null if no rank shares memory with this one.
   ShmChannel* channel() const { return matcher_ ? &matcher_->channel() : nullptr; }
   /// Sends bytes that a descriptor carries (`staged` null, at most ShmChannel::kInlineBytes), or
-  /// that lie staged in the channel's arena under a ticket. True: done; else Task::completed
-  /// follows.
+  /// that are staged in the channel's arena under a ticket. Returns true if it is complete;
+  /// otherwise Task::completed is called later.
   bool send_shared(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
                    const void* data, size_t length, int ticket);
-  /// The message, if it is there; it is the caller's then. Else Task::arrived follows.
+  /// The message, if it has arrived; the caller then owns it. Otherwise Task::arrived is called
+  /// later.
   std::optional<ShmChannel::Message> receive_shared(Locked& locked, Task& task, uint32_t token,
                                                     int source, uint64_t tag);
-  /// This rank is done with a message's staged bytes.
+  /// This rank has finished with a message's staged bytes.
   void release_message(Locked& locked, int source, const ShmChannel::Message& message) {
     matcher_->release_message(locked, source, message);
   }
-  /// Frees the staging and the tickets as soon as nobody reads them any more.
+  /// Frees the staging memory and the tickets as soon as no rank reads them any more.
   void retire_staging(Locked& locked, ShmChannel::Staging staging, std::vector<int> tickets) {
     matcher_->retire_staging(locked, staging, std::move(tickets));
   }
   /// Calls Task::stalled once, when something may have changed.
   void stall(Locked&, Task& task) { stalled_.push_back(&task); }
 
-  // For whoever makes the group.
+  // For the code that makes the group.
 
-  /// From now on ranks of this host talk through `channel`, where it is open. `on_unexpected`: see
+  /// From now on ranks of this host use `channel`, if it is open for both. `on_unexpected`: see
   /// ShmMatcher.
   void share_memory(Locked& locked, std::unique_ptr<ShmChannel> channel,
                     ShmMatcher::OnUnexpected on_unexpected);
-  /// Before the first collective: messages to and from `rank` of this host do not go through
-  /// memory.
+  /// To be called before the first collective: messages to and from `rank` of this host do not go
+  /// through shared memory, for the reason `why`.
   void refuse_memory(int rank, std::string why) {
     memory_refusals_[static_cast<size_t>(rank)] = std::move(why);
   }
 
   // For the group.
 
-  /// Takes what has arrived in shared memory, and lets stalled tasks go on. True: something
+  /// Takes what has arrived in shared memory, and continues stalled tasks. Returns true if anything
   /// happened.
   bool progress(Locked& locked);
-  /// Frees the staging that has been returned.
+  /// Frees the staging memory that has been returned.
   void free_returned(Locked& locked) {
     if (matcher_) matcher_->free_returned(locked);
   }
-  /// Has the shared memory looked at while something may come through it.
+  /// Has the shared memory polled while something may arrive through it.
   void update_sharing(Locked& locked);
   /// Calls `visit(tag, sender)` for messages of collectives that no receive was posted for, until
-  /// it returns true. Of those on the network it sees one.
+  /// it returns true. Visits at most one message that came over the network.
   void find_unexpected(Locked& locked, const std::function<bool(uint64_t tag, int sender)>& visit);
   /// Drops what has arrived over the network for the group.
   void drop_arrived(Locked& locked);
-  /// Collective `number` has failed: drops what has arrived for it from `sender`, -1: from any.
+  /// Collective `number` has failed: drops what has arrived for it from `sender`; -1: from all
+  /// ranks.
   void drop_collective(Locked& locked, uint64_t number, int sender = -1);
-  /// `rank` has left: what is on its way to it will not be taken.
+  /// `rank` has left: it will not take what is being sent to it.
   void drop(Locked& locked, int rank);
-  /// `task` is over: what it waits for in shared memory is forgotten. With `tells` other ranks must
-  /// know which of its messages they will not get.
+  /// `task` is over: removes its receives and sends in shared memory. If `tells`, other ranks are
+  /// told which of its messages will not arrive.
   void forget(Locked& locked, Task& task, bool tells);
   void forget_stalled(Locked&, Task& task) { std::erase(stalled_, &task); }
-  /// A receive from any rank has completed that waited for ranks of this host, too.
+  /// A receive from any rank has completed at UCX; it also waits for ranks of this host.
   void forget_expected(Locked& locked, PendingRequest& pending) {
     matcher_->forget_expected(locked, pending);
   }
-  /// Lets the memory of other ranks go. With the lock held: its keys are the worker's.
+  /// Unmaps the memory of other ranks. Needs the lock, because the keys belong to the worker.
   void close(Locked&) { matcher_.reset(); }
 
-  // For whoever polls the shared memory.
+  // For the code that polls the shared memory.
 
-  /// From now on the group's memory is looked at again and again, or no more unless it is rung for.
-  /// The latter is false where it must be looked at once more.
+  /// From now on the group's memory is polled, or only when another rank rings. `stop_polling`
+  /// returns false if the memory must be polled once more first.
   void start_polling(Locked& locked) { matcher_->start_polling(locked); }
   bool stop_polling(Locked& locked) { return matcher_->stop_polling(locked); }
-  /// A rank of this host says that there is a message. False: there is no memory to look at.
+  /// A rank of this host rings: there is a message. Returns false if the group shares no memory.
   bool hear_ring(Locked& locked);
-  /// Tells ranks of this host that they must wake this one, or no more.
+  /// Says to ranks of this host whether they must wake this one.
   void set_asleep(Locked&, bool asleep) { matcher_->channel().set_asleep(asleep); }
 
  private:

@@ -24,7 +24,7 @@ int GroupTable::reserve(Locked& locked) {
     Slot& slot = slots_[static_cast<size_t>(number)];
     if (!slot.is_taken) {
       slot = {.is_taken = true};
-      // What came late for the slot's last group.
+      // Messages that arrived late for the slot's last group.
       reactor_.drop_unexpected(locked, tag::slot_bits(number), tag::kSlotMask);
       return number;
     }
@@ -47,7 +47,7 @@ void GroupTable::open(Locked& locked, int number, Group& group) {
   const Membership& members = group.membership();
   for (int r = 0; r < members.world_size(); ++r) {
     if (r != members.rank() && members.peer(r).life.is_dead()) {
-      member_died(locked, group, members.peer(r));  // since the peer infos were written
+      member_died(locked, group, members.peer(r));  // if it died after the peer infos were written
     }
   }
 }
@@ -85,7 +85,7 @@ void GroupTable::fail_all(Locked& locked, const std::exception& exception) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
   for (Slot& slot : slots_) {
     if (slot.group != nullptr) {
-      // In words that name this rank, whatever the type.
+      // A message that names this rank, whatever the exception's type.
       const Membership& members = slot.group->membership();
       slot.group->fail(locked, no_memory
                                    ? failure_of(members, exception)
@@ -96,7 +96,7 @@ void GroupTable::fail_all(Locked& locked, const std::exception& exception) {
   }
 }
 
-// What a message could not do here, its group must know: the sender counts on it.
+// If a message cannot be handled here, its group must fail, because the sender counts on it.
 void GroupTable::handle_guarded(Locked& locked, const Control& control) {
   try {
     handle(locked, control);
@@ -116,14 +116,14 @@ void GroupTable::handle(Locked& locked, const Control& control) {
   } else if (slot.is_taken) {
     early_.push_back(control);
   } else if (control.type == ControlType::kAbort) {
-    // The group is over here. What its sender had sent before is taken, so that its calls end.
+    // The group has ended here. Takes what the sender had sent before, so that its calls end.
     reactor_.drop_unexpected(locked, tag::slot_bits(control.slot), tag::kSlotMask);
   } else if (control.type == ControlType::kHello) {
-    // The group is over here. Whoever connects to it only now is told.
+    // The group has ended here. A rank that connects only now is told.
     if (Peer* const peer = peers_.find(locked, control.process)) {
       Control goodbye = control;
       goodbye.type = ControlType::kGoodbye;
-      goodbye.sequence = ~uint64_t{0};  // nobody knows how many collectives it had begun
+      goodbye.sequence = ~uint64_t{0};  // unknown how many collectives it had begun
       goodbye.slot = control.sender_slot;
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
@@ -140,12 +140,12 @@ void GroupTable::peer_died(Locked& locked, Peer& peer) {
 
 void GroupTable::member_died(Locked& locked, Group& group, const Peer& peer) {
   if (group.departure().has_left(group.membership().rank_of(peer))) return;
-  group.progress_shared(locked);  // what it wrote before
+  group.progress_shared(locked);  // handles what it wrote before
   group.fail(locked, death_of(group.membership(), peer));
 }
 
-// An abort might not reach the others: before the first active message over a connection UCX waits
-// for an answer, which would not arrive here.
+// An abort might not reach the other ranks: before the first active message over a connection, UCX
+// waits for an answer, and that would not arrive here.
 void GroupTable::lose_host(Locked& locked, const Error& error) {
   for (Group* group : open_) {
     if (group->membership().host_ranks().size() > 1) group->fail(locked, error);
@@ -218,7 +218,7 @@ void GroupTable::say_last_call(Group* group) {
 
 void GroupTable::leave_all() {
   for (const Slot& slot : slots_) {
-    // Leaving takes the lock itself.
+    // `leave` takes the lock itself.
     if (slot.group != nullptr) {
       slot.group->leave();
     }
@@ -243,7 +243,7 @@ bool GroupTable::progress_sharing(Locked& locked) {
   for (const uint16_t slot : controls_.take_rung(locked)) {
     any |= hear_ring(locked, slot);
   }
-  // Groups come and go while they progress.
+  // Progress may add groups to the list and remove others.
   for (size_t i = 0; i < sharing_.size(); ++i) {
     any |= sharing_[i]->progress_shared(locked);
   }

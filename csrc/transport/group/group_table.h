@@ -1,6 +1,6 @@
-// GroupTable: the groups of this process, by slot, and what each of them must be told.
+// GroupTable: the groups of this process, by slot; passes events and messages to them.
 //
-// A slot is the number of a group at this process (transport/ucx/tag.h). It is reserved before the
+// A slot is the number of a group in this process (transport/ucx/tag.h). It is reserved before the
 // ranks know each other; control messages that arrive for it are kept until its group opens.
 #pragma once
 
@@ -30,69 +30,70 @@ class GroupTable {
 
   /// A free slot. Throws Error(kInvalidArgument) if there is none.
   int reserve(Locked& locked);
-  /// The slot's group is there: from here on it hears of failures and messages, and of those that
-  /// came before.
+  /// From now on the slot's group is told of failures and messages, including earlier ones.
   void open(Locked& locked, int slot, Group& group);
-  /// Frees the slot, whether its group was opened or not; `ended_late`: because a member was late.
+  /// Frees the slot, whether its group was opened or not. `ended_late`: it ended because a member
+  /// was late.
   void close(Locked& locked, int slot, bool ended_late);
-  /// What the job calls the group's members, by rank; empty: the same. A later group of the job
-  /// that needs one of them whose process has ended is refused. Takes the lock.
+  /// The job's names of the group's members, by rank; empty: they equal the ranks. If a later group
+  /// of the job needs a member whose process has ended, it is refused. Takes the lock.
   void set_job_ranks(const Group& group, std::vector<uint64_t> job_ranks);
   /// The slot's group has failed because of `culprit`; null: because of no member.
   void failed(Locked&, int slot, Peer* culprit) {
     slots_[static_cast<size_t>(slot)].culprit = culprit;
   }
-  /// Of the last group that was closed.
+  /// Whether the group that was closed last ended because a member was late.
   bool ended_late(Locked&) const { return ended_late_; }
 
-  /// Gives the control messages that have arrived to their groups. False: there were none.
+  /// Passes the control messages that have arrived to their groups. Returns false if there were
+  /// none.
   bool deliver(Locked& locked);
-  /// The groups of a peer that died fail.
+  /// A peer has died: its groups fail.
   void peer_died(Locked& locked, Peer& peer);
-  /// Nothing arrives any more from other processes of this host: groups that need it fail.
+  /// Messages from other processes of this host cannot arrive any more: groups that need them fail.
   void lose_host(Locked& locked, const Error& error);
-  /// This process could not go on in the middle of anything, so all groups fail.
+  /// An unknown operation of this process has failed, so all groups fail.
   void fail_all(Locked& locked, const std::exception& exception);
-  /// The processes of the job's ranks, as far as the groups of the job have them as members.
+  /// The processes of the job's ranks, as far as they are members of the job's groups.
   std::unordered_map<uint64_t, Peer*> job_members(Locked& locked) const;
   /// The group of all ranks of the job, by their ranks in the job; null: there is none, or the job
   /// has given its ranks other names since.
   Group* default_group(Locked& locked) const;
-  /// Members of groups that have failed because these members failed, as this rank found or heard.
+  /// Members because of which groups have failed, as this rank found or was told.
   std::vector<Peer*> failed_members(Locked& locked) const;
-  /// The job gives its ranks other names: no member is found by its old one any more.
+  /// The job renames its ranks: no member is found by its old name any more.
   void forget_job_ranks(Locked& locked);
-  /// A group that has not failed and has this process as a member; null: there is none.
+  /// A group that has not failed and has this process as a member; null if there is none.
   Group* find_common(Locked& locked, uint64_t process) const;
-  /// The process because of which the program does not go on in some group; null: there is none, as
-  /// far as this is known.
+  /// The process that keeps the program waiting in some group; null: none that is known.
   const Peer* awaited_peer(Locked& locked) const;
-  /// Now and then: groups look whether their ranks disagree.
+  /// Called now and then: groups check whether their ranks disagree.
   void housekeep(Locked& locked, TimePoint now);
-  /// Without the lock: this rank begins nothing more in `group`; null: in any group.
+  /// Called without the lock: this rank begins nothing more in `group`; null: in any group.
   void say_last_call(Group* group);
-  /// Without the lock, at the end of the process: every group leaves in good order.
+  /// Called without the lock, at the end of the process: every group leaves in good order.
   void leave_all();
 
   // Groups that expect messages in shared memory.
 
-  /// Whether the memory of the slot's group must be looked at from now on.
+  /// Says whether the memory of the slot's group must be polled from now on.
   void set_sharing(Locked& locked, int slot, bool is_needed);
-  /// Looks at it. True: something happened.
+  /// Polls the memory of these groups. Returns true if anything happened.
   bool progress_sharing(Locked& locked);
-  /// A rank of this host has rung for the slot. False: there is no group to look at.
+  /// A rank of this host rings for the slot. Returns false if the slot has no group with shared
+  /// memory.
   bool hear_ring(Locked& locked, int slot);
-  /// Tells the other ranks that they must wake this process, or no more.
+  /// Says to the other ranks whether they must wake this process.
   void set_asleep(Locked& locked, bool asleep);
 
  private:
   struct Slot {
     bool is_taken = false;
     Group* group = nullptr;
-    Peer* culprit = nullptr;     ///< because of whom the group has failed
-    bool has_lost_mail = false;  ///< while it had no group
+    Peer* culprit = nullptr;     ///< the member because of which the group has failed
+    bool has_lost_mail = false;  ///< a control message was lost before its group opened
     std::optional<std::vector<uint64_t>> job_ranks =
-        std::nullopt;  ///< empty: in no job, or its names are void
+        std::nullopt;  ///< empty: it is in no job, or the names are no longer valid
   };
 
   void handle(Locked& locked, const Control& control);

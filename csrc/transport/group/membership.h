@@ -1,5 +1,5 @@
-// Membership: who is in a group, and where. Immutable; all ranks of the group have the same peer
-// infos.
+// Membership: the ranks of a group, and where they are. Immutable; all ranks of the group have the
+// same peer infos.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,35 @@ struct Peer;
 
 class Membership {
  public:
-  /// `peer infos` and `peers` by rank. The peer of this rank is null; the peer table owns the
-  /// others.
+  /// `peer_infos` and `peers` are indexed by rank. The peer of this rank is null; the peer table
+  /// owns the others.
   Membership(std::string name, int rank, std::vector<PeerInfo> peer_infos,
              std::vector<Peer*> peers);
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int world_size() const { return static_cast<int>(peer_infos_.size()); }
-  /// What the ranks published of themselves, by rank.
+  /// What the ranks published about themselves, by rank.
   const std::vector<PeerInfo>& peer_infos() const { return peer_infos_; }
   const PeerInfo& peer_info(int rank) const { return peer_infos_[static_cast<size_t>(rank)]; }
-  /// Not for this rank.
+  /// `rank` must not be this rank.
   Peer& peer(int rank) const { return *peers_[static_cast<size_t>(rank)]; }
-  /// -1: it is no member.
+  /// The rank of `peer`; -1 if it is no member.
   int rank_of(const Peer& peer) const;
-  /// By its random number; -1: it is no member.
+  /// The rank of a process, by its random number; -1 if it is no member.
   int rank_of(uint64_t process) const;
   /// "rank 3 (pid 41 on host a)".
   std::string describe(int rank) const;
 
   /// Whether `rank` is on this host.
   bool same_host(int rank) const { return peer_info(rank).host_key == peer_info(rank_).host_key; }
-  /// The ranks on this host, this one included, in order.
+  /// The ranks on this host, including this one, in increasing order.
   const std::vector<int>& host_ranks() const { return host_ranks_; }
 
-  /// The network beside the shared one that the hosts of two ranks are both on: the interfaces of
-  /// its ends, as indices into the ranks' peer infos. All ranks say the same.
+  /// A private network that the hosts of both ranks are on, apart from the shared one: the
+  /// interfaces of its ends, as indices into the ranks' peer infos. Equal on all ranks.
   std::optional<std::pair<size_t, size_t>> private_network(int a, int b) const;
-  /// Whether any two hosts have such a network.
+  /// Whether any two hosts have a private network.
   bool has_private_networks() const;
 
  private:

@@ -10,7 +10,7 @@ bool TurnQueue::submit(Locked& locked, const std::shared_ptr<Task>& task) {
     try {
       if (task->reserve(locked)) return true;
     } catch (...) {
-      ++num_begun_;  // other ranks number it, too
+      ++num_begun_;  // other ranks count it too
       throw;
     }
   }
@@ -26,7 +26,7 @@ void TurnQueue::skip(Locked& locked, Task& task) {
 void TurnQueue::begin(Locked& locked, Task& task) {
   Task::Record& record = task.record(locked);
   record.sequence = num_begun_++;
-  record.is_started = true;  // from here on, its end ends its turn
+  record.is_started = true;  // from now on its end ends its turn
   running_.push_back(&task);
 }
 

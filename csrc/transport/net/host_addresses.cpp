@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kPass = 0xffffffff;
 constexpr uint32_t kDrop = 0;
-// Where an IP header has the version and the source.
+// Offsets of the version and of the source address in an IP header.
 constexpr auto kNetworkHeader = static_cast<uint32_t>(SKF_NET_OFF);
 constexpr uint32_t kVersion = kNetworkHeader;
 constexpr uint32_t kSource4 = kNetworkHeader + 12;
@@ -25,7 +25,7 @@ constexpr size_t kWords6 = 4;
 sock_filter statement(int code, uint32_t value) {
   return {static_cast<uint16_t>(code), 0, 0, value};
 }
-/// `skip`: statements to leave out if the comparison holds, and if it does not.
+/// `skip`: number of statements to skip if the comparison holds, and if it does not.
 sock_filter comparison(int how, uint32_t value, std::pair<uint8_t, uint8_t> skip) {
   return {static_cast<uint16_t>(BPF_JMP | how | BPF_K), skip.first, skip.second, value};
 }
@@ -35,7 +35,8 @@ struct Range {
   uint32_t last;
 };
 
-/// As few as hold all `addresses`, and at most kMostRanges: those of the smallest gaps are one.
+/// The ranges that contain all `addresses`: as many as needed, at most kMostRanges. If there are
+/// too many, the ranges with the smallest gaps between them are merged.
 std::vector<Range> ranges_of(const std::set<uint32_t>& addresses) {
   std::vector<Range> ranges;
   for (const uint32_t address : addresses) {
@@ -46,7 +47,7 @@ std::vector<Range> ranges_of(const std::set<uint32_t>& addresses) {
     }
   }
   if (ranges.size() <= HostAddresses::kMostRanges) return ranges;
-  std::vector<std::pair<uint32_t, size_t>> gaps;  // before the range
+  std::vector<std::pair<uint32_t, size_t>> gaps;  // the gap before a range, and its index
   for (size_t i = 1; i < ranges.size(); ++i) {
     gaps.emplace_back(ranges[i].first - ranges[i - 1].last, i);
   }
@@ -82,7 +83,7 @@ void pass_ipv4(const std::set<uint32_t>& addresses, std::vector<sock_filter>& pr
 
 using Prefix = std::vector<uint32_t>;  // words of an IPv6 address, in host byte order
 
-/// As long as a filter of kMostPrefixes can be, one word at least.
+/// At most kMostPrefixes prefixes, as long as possible, but at least one word long.
 std::set<Prefix> prefixes_of(const std::set<IpAddress>& addresses) {
   for (size_t words = kWords6;; words /= 2) {
     std::set<Prefix> prefixes;
@@ -102,7 +103,7 @@ std::set<Prefix> prefixes_of(const std::set<IpAddress>& addresses) {
 void pass_ipv6(const std::set<IpAddress>& addresses, std::vector<sock_filter>& program) {
   for (const Prefix& prefix : prefixes_of(addresses)) {
     for (size_t i = 0; i < prefix.size(); ++i) {
-      // The other words, and the statement that passes.
+      // The comparisons of the other words, and the statement that passes the packet.
       const auto rest = static_cast<uint8_t>(2 * (prefix.size() - i) - 1);
       const auto offset = static_cast<uint32_t>(i * sizeof(uint32_t));
       program.push_back(statement(BPF_LD | BPF_W | BPF_ABS, kSource6 + offset));
@@ -149,7 +150,7 @@ std::vector<sock_filter> HostAddresses::filter() const {
   return program;
 }
 
-// The number of IPv4 addresses, 4 bytes for each, and 16 for each IPv6 address.
+// The number of IPv4 addresses, 4 bytes per IPv4 address, and 16 bytes per IPv6 address.
 std::string HostAddresses::encode() const {
   std::string bytes;
   const auto put = [&](uint32_t word) {

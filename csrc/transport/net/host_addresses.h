@@ -2,11 +2,11 @@
 // that drops packets of all others.
 //
 // The filter is a program of the kernel's packet filter (classic BPF). Attached to a listening
-// socket, it sees the first packet of each connection: a stranger's is dropped, as by a firewall,
-// so no connection comes to be. Connections that were accepted have a copy of it.
+// socket, it sees the first packet of each connection. The packet of a stranger is dropped, as by a
+// firewall, so no connection is made. Accepted connections have a copy of the filter.
 //
-// The kernel limits the length of programs. If there are too many addresses, the filter lets
-// addresses between two of them pass, too: those of the smallest gaps.
+// The kernel limits the length of programs. If there are too many addresses, the filter also passes
+// addresses between two of them, where the gaps are smallest.
 #pragma once
 
 #include <linux/filter.h>
@@ -24,7 +24,7 @@ namespace q7x2 {
 
 class HostAddresses {
  public:
-  /// How many ranges of IPv4 addresses, and prefixes of IPv6 addresses, a filter tells apart.
+  /// Maximum number of ranges of IPv4 addresses, and of prefixes of IPv6 addresses, in a filter.
   static constexpr size_t kMostRanges = 256;
   static constexpr size_t kMostPrefixes = 128;
 
@@ -39,7 +39,7 @@ class HostAddresses {
   std::vector<sock_filter> filter() const;
 
   std::string encode() const;
-  /// Throws Error(kMismatch) unless `bytes` is what `encode` has made.
+  /// Throws Error(kMismatch) unless `bytes` was made by `encode`.
   static HostAddresses decode(std::string_view bytes);
 
  private:
@@ -47,9 +47,9 @@ class HostAddresses {
   std::set<IpAddress> ipv6_;
 };
 
-/// The socket takes packets that `filter` passes, and no others. Throws Error(kTransport).
+/// From now on the socket accepts only packets that `filter` passes. Throws Error(kTransport).
 void attach_filter(int socket, std::vector<sock_filter> filter);
-/// The socket takes all packets.
+/// From now on the socket accepts all packets.
 void detach_filter(int socket);
 
 }  // namespace q7x2

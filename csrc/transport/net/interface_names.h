@@ -1,12 +1,12 @@
-// What to say to a user whose UCX has no network.
+// The error message for a user whose UCX has no network.
 #pragma once
 
 #include <string>
 
 namespace q7x2 {
 
-/// Why UCX has no network in this process: what the variables say, and which interfaces there are.
-/// `tls`: what UCX_TLS says.
+/// Why UCX has no network in this process: the relevant environment variables, and the interfaces
+/// that exist. `tls`: the value of UCX_TLS.
 std::string why_no_network(const std::string& tls);
 
 }  // namespace q7x2

@@ -32,18 +32,18 @@ bool is_bridge(const std::string& name) {
 /// One address of an interface of this host.
 struct InterfaceAddress {
   std::string name;
-  unsigned flags;  // IFF_*
+  unsigned flags;  // a combination of IFF_*
   IpAddress address;
-  std::optional<uint8_t> prefix;  // bits of its network, only for IPv4
+  std::optional<uint8_t> prefix;  // length of its network's prefix in bits, only for IPv4
 
   bool is_loopback() const { return (flags & IFF_LOOPBACK) != 0; }
-  /// Up, and neither a loopback nor a bridge.
+  /// Whether it is up, and neither a loopback nor a bridge.
   bool is_usable() const {
     return !is_loopback() && (flags & IFF_RUNNING) != 0 && !is_bridge(name);
   }
 };
 
-/// Nothing if the kernel does not tell.
+/// Empty if the kernel does not tell.
 std::vector<InterfaceAddress> addresses_of_host() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return {};
@@ -70,7 +70,7 @@ bool has_v4(const std::vector<InterfaceAddress>& all, const std::string& name) {
 /// The interfaces that are up.
 struct HostNics {
   std::vector<Nic> v4;
-  std::vector<NicV6> v6;  // those without IPv4
+  std::vector<NicV6> v6;  // interfaces without IPv4
 
   bool empty() const { return v4.empty() && v6.empty(); }
 };
@@ -104,8 +104,8 @@ std::optional<IpAddress> source_address(const IpAddress& target) {
   return own ? std::optional(own->address) : std::nullopt;
 }
 
-/// Where the job's ranks meet. Without MASTER_ADDR any addresses outside: the default route is
-/// asked for, nobody is called.
+/// The addresses of MASTER_ADDR. If it is unset, any addresses outside this host: they only select
+/// the default route, and no packet is sent to them.
 std::vector<IpAddress> masters() {
   const char* const master = std::getenv("MASTER_ADDR");
   if (master == nullptr || *master == '\0') {
@@ -116,7 +116,7 @@ std::vector<IpAddress> masters() {
   return resolve(master);
 }
 
-/// From which this host sends to the first of `masters` that it has a route to.
+/// The address from which this host sends to the first of `masters` that it has a route to.
 std::optional<IpAddress> address_towards_master() {
   for (const IpAddress& master : masters()) {
     if (const auto own = source_address(master)) return own;
@@ -124,8 +124,8 @@ std::optional<IpAddress> address_towards_master() {
   return std::nullopt;
 }
 
-/// Without any interface the way to MASTER_ADDR may be out for a moment. UCX would leave it out for
-/// good, so it is waited for as long as a host may be silent.
+/// If no interface is up, the network may only be down for a moment. UCX would ignore an interface
+/// that is down for good. So this waits as long as a host may be silent.
 HostNics nics_of_job() {
   HostNics nics = nics_of_host();
   if (!nics.empty() || std::getenv("MASTER_ADDR") == nullptr) return nics;
@@ -139,8 +139,8 @@ HostNics nics_of_job() {
   return nics;
 }
 
-/// The addresses of this host beside `address` and those of `rails`: IPv4, and IPv6 of interfaces
-/// that have no others.
+/// The addresses of this host other than `address` and those of `rails`: IPv4 addresses, and IPv6
+/// addresses of interfaces without IPv4.
 HostAddresses other_sources(const IpAddress& address, const std::vector<Nic>& rails) {
   const std::vector<InterfaceAddress> all = addresses_of_host();
   HostAddresses sources;
@@ -155,7 +155,7 @@ HostAddresses other_sources(const IpAddress& address, const std::vector<Nic>& ra
   return sources;
 }
 
-/// Where heartbeats of other hosts come to. `own`: the address towards MASTER_ADDR.
+/// The address for heartbeats of other hosts. `own`: the address towards MASTER_ADDR.
 IpAddress address_for_others(const HostNics& nics, const std::optional<IpAddress>& own) {
   std::vector<std::pair<std::string, IpAddress>> all;
   for (const Nic& nic : nics.v4) all.emplace_back(nic.name, IpAddress::v4(nic.address));
@@ -165,11 +165,11 @@ IpAddress address_for_others(const HostNics& nics, const std::optional<IpAddress
   auto found = std::ranges::find_if(
       all, [&](const auto& nic) { return devices.find("," + nic.first + ",") != devices.npos; });
   if (found == all.end()) {
-    // MASTER_ADDR may lead to the loopback on the host that has it.
+    // On the host that has MASTER_ADDR, the address towards it may be that of the loopback.
     found = std::ranges::find_if(all, [&](const auto& nic) { return own && nic.second == *own; });
   }
   if (found != all.end()) return found->second;
-  // An interface may just be coming up.
+  // An interface may become usable at any moment.
   return !all.empty() ? all.front().second : own.value_or(kLoopback);
 }
 

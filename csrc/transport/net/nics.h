@@ -1,4 +1,4 @@
-// The network interfaces of this host that TCP can use, and which of them is the way to the others.
+// The network interfaces of this host that TCP can use, and which of them leads to the other hosts.
 #pragma once
 
 #include <cstdint>
@@ -16,47 +16,50 @@ namespace q7x2 {
 struct Nic {
   std::string name;
   uint32_t address = 0;  ///< in host byte order
-  uint8_t prefix = 0;    ///< bits of the address that name its network
+  uint8_t prefix = 0;    ///< number of address bits that identify its network
 
   bool same_network(const Nic& other) const;
 };
 
-/// The interfaces that are up, apart from loopback and from the bridges that containers and virtual
-/// machines of a host hang on: those lead nowhere else.
+/// The interfaces that are up, without loopback and without the bridges of containers and virtual
+/// machines, which lead to no other host.
 std::vector<Nic> usable_nics();
 
-/// An interface that has IPv6 alone.
+/// An interface that has only IPv6.
 struct NicV6 {
   std::string name;
-  IpAddress address;  ///< not one of the link alone (fe80::)
+  IpAddress address;  ///< not link-local (fe80::)
 };
 
-/// The same for interfaces without an IPv4 address. One may be there several times.
+/// The same for interfaces without an IPv4 address. An interface with several addresses has several
+/// entries.
 std::vector<NicV6> usable_v6_nics();
 
-/// How this host is reached by all others of the job, and what it has beside that. Where the job's
-/// hosts are on several networks, those that only some of them are on must not be mistaken for the
-/// one that all are on.
+/// Which network all other hosts of the job can reach, and which other networks this host is on. If
+/// the job's hosts are on several networks, a network that only some of them share must not be
+/// taken for the one that all share.
 struct NicRoles {
-  /// UCX is confined to these; empty: to none, everything is the shared network.
+  /// UCX may use only these interfaces; empty: it may use all, and all belong to the shared
+  /// network.
   std::vector<std::string> shared;
   std::vector<Nic> rails;
-  /// At which the other hosts reach this one: IPv4 if it has an interface with that, else IPv6.
-  /// Without a network it is that of the loopback: then all ranks are here.
+  /// Where the other hosts reach this one: IPv4 if it has an interface with IPv4, otherwise IPv6.
+  /// The loopback's address if there is no network, because then all ranks are on this host.
   IpAddress address;
   /// Other addresses from which connections of this host may come.
   HostAddresses sources;
 };
 
-/// The shared network is the one that leads to MASTER_ADDR, which every rank must reach, else that
-/// of the default route. If that is unknown, nothing is set apart, and UCX is confined to what is
-/// not loopback: each interface takes UCX two milliseconds when it starts. UCX is not confined if
-/// the user has set UCX_NET_DEVICES, or if the host has RDMA adapters, whose networks TCP does not
-/// show. If no interface is up, the one that leads to MASTER_ADDR has the time of `silence_limit`.
+/// The shared network is the one that leads to MASTER_ADDR, which every rank must reach; otherwise
+/// that of the default route. If that is unknown, no network counts as private. UCX then uses all
+/// interfaces but the loopback, because each interface costs two milliseconds at its start. UCX is
+/// not restricted if the user has set UCX_NET_DEVICES, or if the host has RDMA adapters, whose
+/// networks TCP does not show. If no interface is up, this waits up to `silence_limit` for the one
+/// that leads to MASTER_ADDR.
 NicRoles nic_roles();
 
-/// The first network of `mine` that `theirs` is on as well, with another address: indices into
-/// both. The same address on two hosts means two networks of the same numbers.
+/// The first network of `mine` that `theirs` is on too, with another address: indices into both. If
+/// both have the same address, there are two networks with the same numbers.
 std::optional<std::pair<size_t, size_t>> common_network(const std::vector<Nic>& mine,
                                                         const std::vector<Nic>& theirs);
 

@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::chrono::seconds kTurnPatience{20};
 constexpr std::chrono::milliseconds kNap{1};
-// In the abstract namespace: it is one of the network, and gone with its owner.
+// In the abstract namespace: it belongs to the network namespace, and disappears with its owner.
 constexpr std::string_view kTurnName{"\0q7x2-ports", 12};
 
 /// Whether this process could listen at the port, at all addresses.
 bool is_free(uint16_t port) {
   const OwnedFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (socket < 0) return true;  // it is not the port that is missing
+  if (socket < 0) return true;  // the failure has another reason than the port
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);

@@ -1,7 +1,7 @@
 // PortRange: the TCP ports at which this process may listen, as Q7X2_PORT_RANGE says.
 //
-// A firewall between the hosts of a job must let some ports pass. All that q7x2 opens lies in the
-// range: UCX's ports for data and the port for heartbeats. The store is torch's.
+// A firewall between the hosts of a job must let some ports pass. All ports that q7x2 opens are in
+// the range: UCX's ports for data and the port for heartbeats. torch opens the port of the store.
 #pragma once
 
 #include <cstddef>
@@ -17,23 +17,23 @@ struct PortRange {
   uint16_t first = 0;
   uint16_t last = 0;
 
-  /// Nothing: Q7X2_PORT_RANGE is unset, and the kernel chooses. Throws Error(kInvalidArgument) for
-  /// a value that is no range of ports.
+  /// Nothing if Q7X2_PORT_RANGE is unset; the kernel then chooses. Throws Error(kInvalidArgument)
+  /// if the value is no range of ports.
   static std::optional<PortRange> of_environment();
 
   size_t size() const { return size_t{last} - first + 1; }
   bool contains(uint16_t port) const { return first <= port && port <= last; }
   /// "20000-20099"
   std::string text() const;
-  /// The port with this number in the range, which begins again behind its end.
+  /// Port number `index` of the range; after the last port it starts again at the first.
   uint16_t at(size_t index) const { return static_cast<uint16_t>(first + index % size()); }
-  /// Whether no port is free at all addresses.
+  /// Whether no port of the range is free at all addresses.
   bool is_used_up() const;
 };
 
-/// While it exists, no other process of q7x2 in this network takes a port of a range: between the
-/// question whether one is free and its use nobody else takes it. It waits for others for some
-/// seconds at most.
+/// While it exists, no other process of q7x2 in this network namespace takes a port of a range. So
+/// a port that was found to be free is still free when it is used. The constructor waits for other
+/// processes, for some seconds at most.
 class PortTurn {
  public:
   PortTurn();
@@ -42,7 +42,7 @@ class PortTurn {
   OwnedFd name_;
 };
 
-/// What to say if no port is left. `purpose`: "heartbeats".
+/// The error message if no port is left. `purpose`: "heartbeats".
 std::string used_up(const PortRange& range, const std::string& purpose);
 
 }  // namespace q7x2

@@ -17,8 +17,8 @@
 namespace q7x2 {
 namespace {
 
-// A fork waits until nobody holds the mutex, so the child's copy of the set is whole. The mutex is
-// held for one system call at most, and nothing else is locked meanwhile.
+// A fork waits until no thread holds the mutex, so the child's copy of the set is consistent. The
+// mutex is held for one system call at most, and no other lock is taken meanwhile.
 std::mutex mutex;
 // Never destroyed: threads may use it while the process ends.
 std::set<int>& open_sockets = *new std::set<int>;
@@ -68,15 +68,15 @@ bool own_files(std::initializer_list<int> kept) {
   unsigned how = CLOSE_RANGE_UNSHARE;
   for (size_t i = 0; i <= files.size(); ++i) {
     const unsigned end = i < files.size() ? static_cast<unsigned>(files[i]) : ~0U;
-    // By its number: the C library has no function for it before 2.34.
+    // By number, because the C library has no function for it before 2.34.
     if (from < end &&
         ::syscall(SYS_close_range, from, end - (i < files.size() ? 1 : 0), how) != 0) {
-      return false;  // only the first call fails
+      return false;  // if one fails, it is the first
     }
     if (from < end) how = 0;
     from = end + 1;
   }
-  // Sockets must not have the numbers that programs take for standard input and output.
+  // Sockets must not have the numbers of the standard streams.
   while (true) {
     const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     if (fd > STDOUT_FILENO) ::close(fd);
@@ -109,7 +109,7 @@ void PrivateSocket::close() {
     return;
   }
   const std::lock_guard<std::mutex> lock(mutex);
-  // A forked child has closed it already, and the number may be another file's.
+  // A forked child has closed it already, and its number may now belong to another file.
   if (open_sockets.erase(fd_) > 0) {
     ::close(fd_);
   }

@@ -1,21 +1,23 @@
 // PrivateSocket: a socket that forked children do not keep.
 //
-// The kernel tells the other end that a connection is over when the last copy of the socket is
-// closed. A data loader's workers are forked copies, and they may outlive the process by seconds.
-// So a child closes its copies as soon as it is forked. A child that is made by the system call
-// alone does not. What even such a child must not have belongs to a thread with files of its own.
+// The kernel tells the other end that a connection has ended when the last copy of the socket is
+// closed. The workers of a data loader are forked copies of the process, and may outlive it by
+// seconds. So a child closes its copies as soon as it is forked. A child that is made by the system
+// call alone does not. Sockets that even such a child must not have belong to a thread with its own
+// file table.
 #pragma once
 
 #include <initializer_list>
 
 namespace q7x2 {
 
-/// From now on the calling thread has files of its own: none but `kept`, and the standard error. No
-/// fork by another thread copies what it opens, and no other thread can use it. It ends with the
-/// process, also by `exec`. False if the kernel refuses; then nothing has changed.
+/// From now on the calling thread has its own file table, with only `kept` and the standard error
+/// in it. Forks by other threads do not copy what it opens, and other threads cannot use it. Its
+/// files are closed when the process ends, also by `exec`. Returns false if the kernel refuses;
+/// then nothing has changed.
 bool own_files(std::initializer_list<int> kept);
 
-/// Of a thread with files of its own, no other thread may touch it.
+/// If a thread with its own file table owns it, no other thread may use it.
 class PrivateSocket {
  public:
   PrivateSocket() = default;
@@ -23,11 +25,10 @@ class PrivateSocket {
   PrivateSocket(PrivateSocket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   PrivateSocket& operator=(PrivateSocket&& other) noexcept;
 
-  /// A socket of this address family for streams, which does not block. Invalid if it fails; errno
-  /// says why.
+  /// A non-blocking stream socket of this address family. Invalid if that fails; errno says why.
   static PrivateSocket open(int family);
-  /// The next connection that has arrived, which does not block either. Invalid: there is none, or
-  /// it cannot be had; errno says which.
+  /// The next connection that has arrived, also non-blocking. Invalid if there is none or it cannot
+  /// be accepted; errno says which.
   PrivateSocket accept() const;
 
   void close();

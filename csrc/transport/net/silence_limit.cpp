@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kDefaultLimit{2000};
 constexpr double kShortest = 0.1;
-// As good as for ever, and far from the ends of the clock.
+// Practically for ever, but far from the end of the clock's range.
 constexpr double kLongest = 365.0 * 24 * 3600;
 
 }  // namespace
@@ -28,8 +28,8 @@ std::chrono::milliseconds silence_limit() {
       (seconds != 0 && seconds < kShortest)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "Q7X2_SILENCE=" + std::string(text) +
-                    ": expected for how many seconds a host may not answer, from 0.1 on, or 0 for "
-                    "any time");
+                    ": expected the number of seconds for which a host may not answer, at least "
+                    "0.1, or 0 for any time");
   }
   const double limit = seconds == 0 ? kLongest : std::min(seconds, kLongest);
   return std::chrono::milliseconds(std::llround(limit * 1000));

@@ -1,7 +1,7 @@
-// Admission: who may connect to this process, and call its port.
+// Admission: which processes may connect to this process, and call its port.
 //
 // Processes of other hosts may connect once a group with them is being made (TcpGate,
-// HeartbeatListener). While this process's peer info goes out, nobody knows yet who will call, so
+// HeartbeatListener). While this process publishes its peer info, the callers are not known yet, so
 // every host may call the port. Guarded by the reactor's lock.
 #pragma once
 
@@ -18,29 +18,29 @@ class Admission {
  public:
   Admission(Reactor& reactor, LivenessMonitor& monitor) : reactor_(reactor), monitor_(monitor) {}
 
-  /// Other hosts may call this process's port for heartbeats from now on, until `expect_no_others`
-  /// was called as often.
+  /// From now on other hosts may call this process's port for heartbeats, until `expect_no_others`
+  /// has been called as often as this.
   void expect_others(Locked&);
   void expect_no_others(Locked&);
-  /// These processes may connect to this one, over TCP if they must, and call it. `host_key`: this
-  /// host's. Throws Error(kTransport).
+  /// From now on these processes may connect to this one, over TCP if they must, and call its port.
+  /// `host_key`: this host's. Throws Error(kTransport).
   void admit(Locked& locked, std::span<const PeerInfo> peer_infos, std::string_view host_key);
   void admit(Locked& locked, const PeerInfo& peer_info, bool same_host);
-  /// Lets those connect that have asked for it (PortCall).
+  /// Admits the processes that have asked for it (PortCall).
   void poll(Locked& locked);
-  /// Whether this process talks to that one by other means than memory that both share.
+  /// Whether messages between this process and the other one need more than shared memory.
   bool needs_network(const PeerInfo& peer_info, bool same_host) const;
 
  private:
-  /// `are_others`: there are hosts among them that are not this one.
+  /// `are_others`: at least one of them is not this host.
   void admit(Locked& locked, const HostAddresses& hosts, bool are_others);
-  /// The port is open to whom this process expects.
+  /// Opens the port to the hosts that this process expects.
   void open_port();
 
   Reactor& reactor_;
   LivenessMonitor& monitor_;
-  int num_expecting_ = 0;         // reasons to be called by hosts that are not known yet
-  bool has_other_hosts_ = false;  // among those that were admitted
+  int num_expecting_ = 0;  // how many operations expect calls from hosts that are not known yet
+  bool has_other_hosts_ = false;  // whether another host was admitted
 };
 
 }  // namespace q7x2

@@ -11,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 constexpr std::chrono::microseconds kAcknowledgementPause{200};
-// How long a host that was called lately may take to answer for the first time.
+// How long a host that was connected to recently may take to answer for the first time.
 constexpr std::chrono::milliseconds kConnecting{10};
 
 bool takes_messages(const LivenessMonitor& monitor, const Peer& peer, TimePoint now) {
@@ -19,8 +19,8 @@ bool takes_messages(const LivenessMonitor& monitor, const Peer& peer, TimePoint 
   return peer.life.is_alive() && (heartbeat == nullptr || !heartbeat->is_out_of_reach(now));
 }
 
-// A socket that is closed with bytes that nobody read resets the connection, and what the peer's
-// kernel still lacks, because a packet was lost, is lost with it.
+// If a socket is closed while it has unread bytes, the kernel resets the connection. Bytes that
+// were sent but not acknowledged, because a packet was lost, would then be lost for good.
 void await_acknowledgements(Locked& locked, Reactor& reactor, LivenessMonitor& monitor,
                             const std::vector<Peer*>& peers, std::chrono::milliseconds patience) {
   const TimePoint connected_by = Clock::now() + kConnecting;
@@ -28,9 +28,10 @@ void await_acknowledgements(Locked& locked, Reactor& reactor, LivenessMonitor& m
   size_t least_left = reactor.unacknowledged_bytes(locked, {});
   for (;;) {
     const TimePoint now = Clock::now();
-    monitor.poll(now);  // for the answers; what else it finds concerns nobody any more
+    monitor.poll(now);  // for the answers; its findings are not needed any more
     bool all_reached = true;
-    // A silent peer may have opened a connection, too, which UCX keeps when this end's is cut.
+    // A silent peer may have opened a connection too. UCX keeps it when this end's connection is
+    // cut.
     std::set<IpAddress> silent;
     for (Peer* const peer : peers) {
       if (peer->life.is_lost_by(Evidence::kSilent) ||
@@ -86,7 +87,7 @@ void close_connections(Locked& locked, Reactor& reactor, LivenessMonitor& monito
   for (void* request : closing) {
     ucp_request_free(request);
   }
-  // After the goodbyes, so that nobody takes the end of the heartbeats for a death.
+  // After the goodbyes, so that no process takes the end of the heartbeats for a death.
   monitor.close();
 }
 

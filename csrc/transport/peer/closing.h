@@ -10,9 +10,9 @@
 
 namespace q7x2 {
 
-/// Closes all connections. Waits until the kernels of all peers have what was sent, or for
-/// `patience` none of it has arrived. Connections to hosts that do not answer are closed by force
-/// instead. At the end those who watch this process learn that it has left.
+/// Closes all connections. First waits until the kernels of all peers have received what was sent;
+/// gives up after `patience` without progress. Connections to hosts that do not answer are closed
+/// by force instead. At the end the processes that watch this one are told that it has left.
 void close_connections(Locked& locked, Reactor& reactor, LivenessMonitor& monitor,
                        const std::vector<Peer*>& peers, std::chrono::milliseconds patience);
 

@@ -46,7 +46,7 @@ void ControlPlane::notify(Locked& locked, Peer& peer, uint16_t slot) {
 
 std::vector<uint16_t> ControlPlane::take_rung(Locked&) {
   if (rung_.empty()) return {};
-  std::vector<uint16_t> rung(rung_);  // which keeps its room
+  std::vector<uint16_t> rung(rung_);  // a copy, so that `rung_` keeps its capacity
   rung_.clear();
   is_rung_.reset();
   return rung;
@@ -84,7 +84,7 @@ ucs_status_t ControlPlane::on_private_control(void* arg, const void* header, siz
   return UCS_OK;
 }
 
-// That it came is all: whoever slept looks at the shared memory next.
+// The arrival itself is the message: the thread that slept polls the shared memory next.
 ucs_status_t ControlPlane::on_wake(void*, const void*, size_t, void*, size_t,
                                    const ucp_am_recv_param_t*) {
   return UCS_OK;
@@ -97,7 +97,7 @@ ucs_status_t ControlPlane::on_ring(void* arg, const void* header, size_t header_
   if (header_length == sizeof(slot)) std::memcpy(&slot, header, sizeof(slot));
   if (slot < tag::kMaxGroups && !plane.is_rung_[slot]) {
     plane.is_rung_.set(slot);
-    plane.rung_.push_back(slot);  // there is room for all
+    plane.rung_.push_back(slot);  // has capacity for all slots
   }
   return UCS_OK;
 }

@@ -2,9 +2,9 @@
 // arrive.
 //
 // All are active messages on the shared network; a goodbye also goes over a private link. Control
-// messages come in envelopes. A wake-up is empty and needs none: a process that sleeps while mail
-// lies for it in shared memory looks at the memory when one arrives. A ring says in which group a
-// message lies for a process that expects none, and that process looks there.
+// messages are sent in envelopes. A wake-up is empty and needs no envelope: it makes a sleeping
+// process poll its shared memory. A ring goes to a process that does not poll. It names the group
+// that has a message, and the process polls this group's memory.
 #pragma once
 
 #include <bitset>
@@ -26,20 +26,20 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// Does nothing if that link of the peer is not open. Between links there is no order.
+  /// Does nothing if that link of the peer is not open. Messages on different links have no order.
   void send(Locked& locked, Peer& peer, const Control& control, Wire wire = Wire::kShared);
-  /// Its shared link must be open.
+  /// Sends a wake-up. The peer's shared link must be open.
   void wake(Locked& locked, Peer& peer);
-  /// The same. `slot`: of the group, at the peer.
+  /// Sends a ring; the same holds. `slot`: the group's slot at the peer.
   void notify(Locked& locked, Peer& peer, uint16_t slot);
 
-  /// Nothing has arrived, and nothing was lost.
+  /// Whether nothing has arrived and nothing was lost.
   bool is_idle(Locked&) const { return arrived_.empty() && !lost_; }
-  /// What has arrived since the last call, in its order for each sender.
+  /// What has arrived since the last call; messages of one sender keep their order.
   std::vector<Control> take_arrived(Locked&);
-  /// The slots that were rung for since the last call.
+  /// The slots for which a ring has arrived since the last call.
   std::vector<uint16_t> take_rung(Locked&);
-  /// Whether a message could not be kept for want of memory; once. Nobody knows for which group.
+  /// Returns true once if a message was lost because memory was short. Its group is unknown.
   bool take_lost(Locked&);
 
  private:
@@ -59,7 +59,7 @@ class ControlPlane {
   Envelopes& envelopes_;
   std::vector<Control> arrived_;
   bool lost_ = false;
-  std::vector<uint16_t> rung_;            // each once
+  std::vector<uint16_t> rung_;            // each slot at most once
   std::bitset<tag::kMaxGroups> is_rung_;  // by slot
 };
 

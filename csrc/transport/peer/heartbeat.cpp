@@ -18,9 +18,9 @@ namespace q7x2 {
 namespace {
 
 constexpr char kBeat = '.';
-// So many attempts are more than the end of a process explains, which UCX notices meanwhile.
+// The end of a process explains fewer attempts than this, because UCX notices the end meanwhile.
 constexpr int kWarnAfter = 20;
-// The first call after one that was lost is made at once, the second after this pause.
+// After a lost call, the first new call is made at once, the second after this pause.
 constexpr std::chrono::milliseconds kPause{5};
 constexpr int kMostDoublings = 8;
 
@@ -79,7 +79,7 @@ std::optional<Finding> Heartbeat::ready(TimePoint now) {
   return std::nullopt;
 }
 
-// A call's own attempts have become rare if a knock was needed.
+// If a knock was needed, the call's own attempts have become rare.
 void Heartbeat::hear_knock(TimePoint now) {
   if (host_.hear_knock(now) && state_ == Line::kCalling) hang_up(now);
 }
@@ -139,7 +139,7 @@ void Heartbeat::greet(TimePoint now) {
   state_ = Line::kGreeting;
 }
 
-// It calls again: at once, and then ever more rarely, up to once in a period.
+// Calls again: at once, and then at growing intervals, at most one period apart.
 void Heartbeat::hang_up(TimePoint now) {
   line_.close();
   state_ = Line::kDown;
@@ -150,13 +150,14 @@ void Heartbeat::hang_up(TimePoint now) {
   ++num_hung_up_;
 }
 
-// The port refuses, or another process has it: nobody can say by this address whether the peer is
-// silent.
+// The port refuses the call, or belongs to another process: this address cannot show whether the
+// peer is silent.
 void Heartbeat::turned_away(TimePoint now) {
   hang_up(now);
   if (++num_turned_away_ == kWarnAfter) {
-    log(Level::kWarn, "no heartbeats from a rank on another host: " + target_.endpoint.text() +
-                          " is not its process. If its host falls silent, that is noticed late");
+    log(Level::kWarn,
+        "no heartbeats from a rank on another host: " + target_.endpoint.text() +
+            " is not its process. If its host falls silent, this rank notices it late");
   }
 }
 
@@ -195,7 +196,7 @@ void Heartbeat::check_answer(TimePoint now) {
   num_hung_up_ = 0;
 }
 
-// What has no proof was not said by the process: the next call shows how it is.
+// Bytes without a proof did not come from the process: the next call shows its state.
 void Heartbeat::check_end(TimePoint now) {
   hang_up(now);
   if (is_answer(HeartbeatHello::decode(heard_, HeartbeatHello::Turn::kLeft, target_.key))) {
@@ -204,8 +205,8 @@ void Heartbeat::check_end(TimePoint now) {
   }
 }
 
-// The process has ended, or it has not taken the call, or somebody reset the connection, or TCP
-// itself has given up. The next call shows which.
+// The process has ended, or has not accepted the call, or the connection was reset, or TCP itself
+// has given up. The next call shows which.
 void Heartbeat::lost(ssize_t received, TimePoint now) {
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
@@ -226,7 +227,7 @@ void Heartbeat::beat(TimePoint now) {
   if (is_known) {
     host_.hear(now - std::chrono::milliseconds(info.tcpi_last_ack_recv));
   }
-  // One byte at a time: more would say nothing more.
+  // One unacknowledged byte at a time is enough.
   if (!is_known || info.tcpi_unacked == 0) {
     ::send(line_, &kBeat, 1, MSG_NOSIGNAL);
   }

@@ -22,7 +22,7 @@ struct Wire {
   uint32_t incarnation;
   uint32_t topic;
   uint64_t number;
-  Proof proof;  // of what precedes it
+  Proof proof;  // authenticates the fields above
 };
 static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
 

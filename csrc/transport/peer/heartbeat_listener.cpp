@@ -26,7 +26,7 @@ void reuse_address(const PrivateSocket& socket) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
-/// Reads and drops what has arrived. False: the connection is over.
+/// Reads and drops what has arrived. Returns false if the connection has ended.
 bool drain(const PrivateSocket& socket) {
   std::array<char, 256> bytes;
   for (;;) {
@@ -46,12 +46,12 @@ HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
     throw Error(ErrorCode::kTransport, std::string("epoll_create1: ") + std::strerror(errno));
   }
   const std::optional<PortRange> range = PortRange::of_environment();
-  // Ranks of a host start at different ports, so that few of them are tried in vain.
+  // Ranks of a host start at different ports, so that they try few ports in vain.
   const size_t first = range ? static_cast<size_t>(process) % range->size() : 0;
   const size_t most = range ? range->size() : kMostPorts;
   std::optional<PortTurn> turn;
   if (range) turn.emplace();
-  // Another process may have a number at one of the addresses.
+  // Another process may use the same port number at one of the addresses.
   for (size_t i = 0; i < most; ++i) {
     port_ = range ? range->at(first + i) : uint16_t{0};
     if (bind(addresses) || errno != EADDRINUSE) break;
@@ -71,8 +71,8 @@ HeartbeatListener::HeartbeatListener(uint64_t process, const MessageKey& key,
   watch(sockets_.front(), true);
 }
 
-/// At the port `port_`, or at one that the kernel chooses if it is 0. The socket of the loopback
-/// listens then. False: there is no port, and errno says why.
+/// Binds to the port `port_`, or, if it is 0, to one that the kernel chooses. The socket of the
+/// loopback then listens. Returns false if there is no port; errno says why.
 bool HeartbeatListener::bind(const std::vector<IpAddress>& addresses) {
   std::vector<IpAddress> all{kLoopback};
   std::ranges::remove_copy(addresses, std::back_inserter(all), kLoopback);
@@ -83,11 +83,11 @@ bool HeartbeatListener::bind(const std::vector<IpAddress>& addresses) {
     Socket one{PrivateSocket::open(each.family())};
     const SocketAddress wanted({each, port});
     if (!one.socket.is_valid()) return false;
-    // Connections of an earlier process keep a port of the range for a minute. Two processes that
-    // bind the same one find out when they listen at the loopback.
+    // Connections of an earlier process occupy a port of the range for a minute. If two processes
+    // bind the same port, they find out when they listen at the loopback.
     if (is_given) reuse_address(one.socket);
     if (::bind(one.socket, wanted.get(), wanted.size()) != 0) {
-      if (errno == EADDRNOTAVAIL && !sockets.empty()) continue;  // an interface that has gone
+      if (errno == EADDRNOTAVAIL && !sockets.empty()) continue;  // the interface is gone
       return false;
     }
     if (sockets.empty() && ::listen(one.socket, SOMAXCONN) != 0) return false;
@@ -138,7 +138,8 @@ void HeartbeatListener::shut() {
   }
 }
 
-// Without a file for the next call it would be announced again and again: until the next `tidy`.
+// If the next call cannot be accepted because files run out, epoll would report it again and again.
+// So it pauses until the next `tidy`.
 void HeartbeatListener::set_resting(bool on) {
   if (on == is_resting_) return;
   is_resting_ = on;
@@ -155,13 +156,13 @@ void HeartbeatListener::look(TimePoint now) {
 
 void HeartbeatListener::take_calls(TimePoint now) {
   for (const Socket& socket : sockets_) {
-    // A flood of calls must not keep this thread from its work.
+    // Many calls at once must not keep this thread from its other work.
     for (size_t i = 0; i < kMaxWaiting && !is_resting_ && take_call(socket, now); ++i) {
     }
   }
 }
 
-/// False: there is none.
+/// Returns false if there is no call.
 bool HeartbeatListener::take_call(const Socket& socket, TimePoint now) {
   if (!socket.is_listening) return false;
   Call call{socket.socket.accept(), now};
@@ -173,7 +174,7 @@ bool HeartbeatListener::take_call(const Socket& socket, TimePoint now) {
   epoll_event event{};
   event.events = EPOLLIN;
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, call.socket, &event) != 0) {
-    return true;  // it calls again
+    return true;  // the caller will call again
   }
   if (waiting_.size() == kMaxWaiting) {
     waiting_.pop_front();
@@ -182,7 +183,7 @@ bool HeartbeatListener::take_call(const Socket& socket, TimePoint now) {
   return true;
 }
 
-/// Uses the number of the call, so that nobody can use it again.
+/// Marks the number of the call as used, so that nobody can use it again.
 bool HeartbeatListener::is_for_this(const std::optional<HeartbeatHello>& hello) {
   if (!hello || hello->receiver != process_) {
     return false;
@@ -207,7 +208,7 @@ void HeartbeatListener::hear(Call& call) {
       call.socket.close();
       return;
     }
-    // The whole hello is there: what follows it must not wake anybody.
+    // The whole hello has arrived: what follows it must not wake the thread.
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, call.socket, nullptr);
   }
   if (call.hello->is_break_notice()) {
@@ -252,9 +253,10 @@ void HeartbeatListener::hang_up(uint64_t process, uint32_t incarnation) {
 }
 
 void HeartbeatListener::close() {
-  look({});  // who may be answered shall hear that this process leaves
+  look({});  // callers that may be answered are told that this process leaves
   for (auto& [key, call] : answered_) {
-    drain(call.socket);  // else the kernel resets the connection, and the last word may be lost
+    drain(call.socket);  // otherwise the kernel resets the connection, and the last message may be
+                         // lost
     const auto bytes = call.hello.encode(HeartbeatHello::Turn::kLeft, key_);
     ::send(call.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }

@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// An address in the abstract namespace, and its length.
+/// The process's address in the abstract namespace, and its length.
 std::pair<sockaddr_un, socklen_t> address_of(uint64_t process) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -55,7 +55,7 @@ void take_event(int fd) {
 
 }  // namespace
 
-/// What belongs to the thread.
+/// The objects that only the thread uses.
 class LifeLine::Holder {
  public:
   Holder(uint64_t process, const MessageKey& key, const std::vector<IpAddress>& addresses)
@@ -66,7 +66,7 @@ class LifeLine::Holder {
   HeartbeatListener& listener() { return listener_; }
   bool is_closed() const { return is_closed_; }
 
-  /// Until something happens, or `wake` is readable.
+  /// Waits until something happens, or `wake` is readable.
   void wait(int wake, Duration period) {
     std::array<pollfd, 3> events{
         {{wake, POLLIN, 0}, {listener_.fd(), POLLIN, 0}, {socket_, POLLIN, 0}}};
@@ -86,7 +86,7 @@ class LifeLine::Holder {
     }
   }
   void stop() { is_closed_ = true; }
-  /// Keeps the calls until `admit_callers`; returns where they came from.
+  /// Keeps the calls until `admit_callers`; returns their addresses.
   std::vector<IpAddress> take_admission_calls() {
     std::vector<IpAddress> callers;
     for (HeartbeatListener::AdmissionCall& call : listener_.take_admission_calls()) {
@@ -95,12 +95,12 @@ class LifeLine::Holder {
     }
     return callers;
   }
-  /// `count`: how many of those that wait, the first ones.
+  /// `count`: how many of the callers that wait are admitted, in the order of their calls.
   void admit_callers(size_t count) {
     told_.erase(told_.begin(), told_.begin() + static_cast<ptrdiff_t>(count));
   }
   void close() {
-    take_watchers();  // who is waiting shall hear of it
+    take_watchers();  // callers that wait are told too
     for (const PrivateSocket& watcher : watchers_) ::send(watcher, &kLeft, 1, MSG_NOSIGNAL);
     watchers_.clear();
     told_.clear();
@@ -116,7 +116,7 @@ class LifeLine::Holder {
     if (socket_.is_valid() &&
         (::bind(socket_, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
          ::listen(socket_, SOMAXCONN) != 0)) {
-      socket_.close();  // the others notice the end by a pidfd
+      socket_.close();  // other processes notice the end by a pidfd
     }
     is_listening_ = socket_.is_valid();
   }
@@ -124,7 +124,8 @@ class LifeLine::Holder {
     while (is_listening_) {
       PrivateSocket watcher = socket_.accept();
       if (!watcher.is_valid()) {
-        // Without a file for it, it would be announced again and again: until the next round.
+        // If files run out, poll would report it again and again, so it pauses until the next
+        // round.
         is_listening_ = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         return;
       }
@@ -141,7 +142,7 @@ class LifeLine::Holder {
   PrivateSocket socket_;
   bool is_listening_ = false;
   std::vector<PrivateSocket> watchers_;
-  std::deque<PrivateSocket> told_;  // those that asked to be let connect
+  std::deque<PrivateSocket> told_;  // callers that asked for admission
   Clock::time_point next_round_{};
   bool is_closed_ = false;
 };
@@ -170,7 +171,7 @@ LifeLine::LifeLine(uint64_t process, const MessageKey& key, const std::vector<Ip
   }
 }
 
-// Without a word, as if the process had ended.
+// Ends without a last message, as if the process had ended.
 LifeLine::~LifeLine() {
   if (!is_running()) return;
   tell([](Holder& holder) { holder.stop(); });
@@ -179,7 +180,7 @@ LifeLine::~LifeLine() {
 
 bool LifeLine::is_running() {
   if (thread_.joinable() && home_.is_elsewhere()) {
-    // A thread that does not exist can neither be joined nor detached.
+    // The thread does not exist in a forked child, so it can be neither joined nor detached.
     static_cast<void>(new std::thread(std::move(thread_)));
   }
   return thread_.joinable();
@@ -191,7 +192,7 @@ void LifeLine::run(Holder& holder, Duration period) noexcept {
     try {
       take_turn(holder, period);
     } catch (const std::bad_alloc&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // again
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // then tries again
     }
   }
 }

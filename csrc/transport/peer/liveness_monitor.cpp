@@ -87,7 +87,8 @@ std::vector<Finding> LivenessMonitor::poll(TimePoint now) {
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
-    const void* const ready = events[static_cast<size_t>(i)].data.ptr;  // null: the LifeLine's news
+    // null: the LifeLine's descriptor
+    const void* const ready = events[static_cast<size_t>(i)].data.ptr;
     for_each_watch([&](const void* who, LivenessWatch& watch) {
       if (&watch != ready) return;
       note(who, watch.ready(now));

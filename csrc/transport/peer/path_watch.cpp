@@ -21,7 +21,7 @@ bool has_port(const Peer::Watched* path, uint16_t port) {
   return path->link().address().find(wire) != std::string::npos;
 }
 
-/// For whoever may have to change a firewall: what it lets pass, and what it does not.
+/// For the person who may have to change a firewall: which packets pass, and which do not.
 std::string why_blocked(const PathSample& connection, bool is_rail) {
   const std::string where =
       "TCP to " + connection.peer.text() + (is_rail ? " on the private link" : "");

@@ -1,11 +1,10 @@
-// PathWatch: finds the peers to which data does not get through, although their hosts answer (see
-// PathClock).
+// PathWatch: finds the peers that data does not reach, although their hosts answer (see PathClock).
 //
 // It polls all TCP sockets of UCX's workers, eight times within the limit. A connection of UCX
-// leads to an address, and to a port if this end has opened it. UCX's address of a worker has both,
-// in network order, so they say whose worker it is. If the other end has opened the connection, its
-// port is anybody's on that host; then it is nobody's to whom this end has opened a connection
-// itself.
+// leads to an address. If this end has opened it, it also leads to a port. UCX's address of a
+// worker contains both, in network order, so they identify the worker. If the other end has opened
+// the connection, its port may belong to any process on that host. Then the connection is not
+// counted for peers to which this end has itself opened one.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +31,22 @@ class PathWatch {
 
   /// When to poll again.
   TimePoint due() const { return next_poll_; }
-  /// `workers`: epoll descriptors of UCX's workers. `paths`: those to other hosts that are open.
+  /// `workers`: epoll descriptors of UCX's workers. `paths`: the open paths to other hosts.
   /// `answers`: whether that peer's host answers elsewhere.
   std::vector<Blocked> poll(TimePoint now, const std::vector<int>& workers, const Paths& paths,
                             const std::function<bool(const Peer::Watched*)>& answers);
 
  private:
-  /// The connections that are blocked.
+  /// Polls the connections and returns those that are blocked.
   std::vector<PathSample> sample(TimePoint now, const std::vector<int>& workers,
                                  const std::function<bool(const IpAddress&)>& answers);
-  /// Those that may use a connection.
+  /// The paths that may use a connection.
   Paths users_of(const PathSample& connection, const Paths& paths) const;
 
   const PathClock::Duration limit_;
   TimePoint next_poll_{};
   std::map<uint64_t, PathClock> clocks_;  // by the socket's inode
-  std::vector<PathSample> connections_;   // all, as they were at the last poll
+  std::vector<PathSample> connections_;   // all connections at the last poll
 };
 
 }  // namespace q7x2

@@ -18,10 +18,10 @@ struct Peer {
   PeerTable* table = nullptr;
   PeerInfo info;
   uint32_t incarnation = 0;
-  /// How many connections over one path were opened at this end.
+  /// How many connections on one path this end has opened.
   struct Opened {
-    uint32_t before = 0;  ///< incarnations before this one
-    bool now = false;     ///< this one
+    uint32_t before = 0;  ///< in incarnations before this one
+    bool now = false;     ///< in this incarnation
 
     uint32_t all() const { return before + (now ? 1 : 0); }
   };
@@ -30,7 +30,7 @@ struct Peer {
   bool same_host = false;
   PeerLife life;
 
-  /// A path to the peer, as the LivenessMonitor knows it.
+  /// A path to the peer; its address identifies it for the LivenessMonitor.
   struct Watched {
     Peer* peer;
     bool is_rail;
@@ -42,9 +42,9 @@ struct Peer {
 
   Link shared;             ///< over the network that all hosts share, or UCX's shared memory
   Link rail;               ///< the private link to its host, if there is one
-  IpAddress rail_address;  ///< of the peer on it
-  /// Groups rely on the private link, so its failure is the peer's. Until then it is only a failed
-  /// attempt.
+  IpAddress rail_address;  ///< the peer's address on it
+  /// Whether groups rely on the private link, so that its failure is a failure of the peer. Before
+  /// that it is only a failed attempt.
   bool relies_on_rail = false;
   bool watches_rail = false;
 

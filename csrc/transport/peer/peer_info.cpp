@@ -50,9 +50,10 @@ std::string PeerInfo::encode() const {
 PeerInfo PeerInfo::decode(std::string_view bytes) {
   ByteReader in(bytes, kWhat);
   if (in.get_string() != kMagic) {
-    throw Error(ErrorCode::kMismatch,
-                "the store holds something else than a q7x2 peer info for a rank: do all ranks use "
-                "the backend q7x2 for this group?");
+    throw Error(
+        ErrorCode::kMismatch,
+        "the store contains something other than a q7x2 peer info for a rank: do all ranks use "
+        "the backend q7x2 for this group?");
   }
   if (const auto version = in.get<uint32_t>(); version != kVersion) {
     throw Error(ErrorCode::kMismatch, "ranks run different versions of q7x2: peer info version " +
@@ -147,6 +148,10 @@ std::vector<PeerInfo::Renewed> decode_renewed(std::string_view bytes) {
   }
   in.end();
   return renewed;
+}
+
+std::string describe_process(const PeerInfo& peer_info) {
+  return "pid " + std::to_string(peer_info.pid) + " on " + peer_info.hostname;
 }
 
 bool share_memory(std::string_view transports, std::string_view others) {

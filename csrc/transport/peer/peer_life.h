@@ -1,4 +1,4 @@
-// PeerLife: what this process knows of the life of a peer, as two state machines.
+// PeerLife: what this process knows about whether a peer is alive, as two state machines.
 //
 //   the connection  reach()  suspect(evidence, ...)           declare_dead()
 //   --------------  -------  -------------------------------  --------------
@@ -14,13 +14,13 @@
 //   ended unseen    -        -                     -
 //   ended           -        -                     -
 //
-// "-" changes nothing: no event revives a connection that is dead, or a process that has ended. A
-// dead connection can still learn that its process has ended. A connection that broke is replaced
-// by the peer's next incarnation (`next`), and the groups that used it fail. A peer that leaves a
-// group in good order stays alive, since it may be in other groups.
+// "-" changes nothing: no event revives a dead connection, or a process that has ended. A dead
+// connection can still learn that its process has ended. A connection that broke is replaced by the
+// peer's next incarnation (`next`), and the groups that used it fail. A peer that leaves a group in
+// good order stays alive, since it may be in other groups.
 //
-// A suspect is not dead at once: what it had sent is received first. How long that grace is depends
-// on the evidence. This class reads no clock.
+// A suspect is not declared dead at once: first, what it had sent is received. The length of this
+// grace period depends on the evidence. This class reads no clock.
 #pragma once
 
 #include <chrono>
@@ -30,15 +30,15 @@ namespace q7x2 {
 
 /// Why a peer is suspect.
 enum class Evidence {
-  kProcessEnded,     ///< it was a process of this host, and the kernel says that it has ended
-  kEndedElsewhere,   ///< the same of another host
+  kProcessEnded,     ///< a process of this host; the kernel says that it has ended
+  kEndedElsewhere,   ///< a process of another host; its kernel says that it has ended
   kConnectionBroke,  ///< UCX says so
   kSilent,           ///< its host has not answered for long
-  kPathToBlocked,    ///< its host answers, but data to it does not get through
-  kPathFromBlocked,  ///< it has given notice that data from it does not get through
-  kShmBlocked,       ///< it has given notice that it receives nothing from its host any more
-  kGivenUp,          ///< it has given notice that the connection broke
-  kRenewed,          ///< it uses the next incarnation of the connection already
+  kPathToBlocked,    ///< its host answers, but data does not reach it
+  kPathFromBlocked,  ///< its break notice says that data from it does not arrive
+  kShmBlocked,       ///< its break notice says that shared memory brings no messages to it any more
+  kGivenUp,          ///< its break notice says that the connection broke
+  kRenewed,          ///< it already uses the next incarnation of the connection
   kLate,             ///< this process gives up the connection, because the peer is late
 };
 
@@ -48,22 +48,22 @@ class PeerLife {
   enum class Connection { kAlive, kSuspect, kDead };
   enum class Process { kUnseen, kRunning, kShmBlocked, kEndedUnseen, kEnded };
 
-  /// How long what a suspect had sent is still received. What a process of this host wrote to
-  /// shared memory is visible when it has ended; its last packets to other hosts may be on their
-  /// way a little longer than the news that it ended. A silent host sends nothing, and what a
-  /// blocked path holds back was held back for long.
+  /// How long messages that a suspect had sent are still received. When a process of this host has
+  /// ended, what it wrote to shared memory is visible; its last packets to other hosts may arrive a
+  /// little later than the news that it ended. A silent host sends nothing, and data on a blocked
+  /// path has already been held back for long.
   static std::chrono::milliseconds grace(Evidence evidence);
 
   // Events.
 
   /// The process runs.
   void reach();
-  /// `reason`: completes "rank 3 failed: ...". The evidence by which it dies first counts, and
-  /// gives the reason. False: that changes neither the connection nor the process.
+  /// `reason`: completes "rank 3 failed: ...". If there are several suspicions, the one by which it
+  /// dies first counts and gives the reason. Returns false if this changes neither state.
   bool suspect(TimePoint now, Evidence evidence, std::string reason);
-  /// Its connection is not used any more. False: it is no suspect.
+  /// The connection will not be used any more. Returns false if it is not suspect.
   bool declare_dead();
-  /// The life of the next connection to the same process.
+  /// The state of the next connection to the same process.
   PeerLife next() const;
 
   // The connection.
@@ -72,31 +72,31 @@ class PeerLife {
   bool is_alive() const { return connection_ == Connection::kAlive; }
   bool is_suspect() const { return connection_ == Connection::kSuspect; }
   bool is_dead() const { return connection_ == Connection::kDead; }
-  /// Its grace is over.
+  /// Whether its grace period is over.
   bool is_due(TimePoint now) const { return is_suspect() && now >= dies_at_; }
-  /// When it will be, if it is suspect.
+  /// When its grace period ends, if it is suspect.
   TimePoint dies_at() const { return dies_at_; }
   /// Why it is not alive.
   const std::string& reason() const { return reason_; }
-  /// It is not alive, and by this evidence.
+  /// Whether it is suspect or dead by this evidence.
   bool is_lost_by(Evidence evidence) const { return !is_alive() && evidence_ == evidence; }
-  /// It is not alive, and the peer must be told: it may not know.
+  /// Whether it is suspect or dead and the peer must be told, because it may not know.
   bool must_give_notice() const;
 
   // The process.
 
   Process process() const { return process_; }
-  /// There is nothing to connect to.
+  /// Whether the process has ended, so that there is nothing to connect to.
   bool has_ended() const { return process_ >= Process::kEndedUnseen; }
-  /// It ran after this process had met it.
+  /// Whether the process ran after this process had met it.
   bool was_seen() const {
     return process_ != Process::kUnseen && process_ != Process::kEndedUnseen;
   }
-  /// It receives nothing from its host any more: see QueueWatch.
+  /// Whether shared memory brings no messages to it any more: see QueueWatch.
   bool is_shm_blocked() const { return process_ == Process::kShmBlocked; }
 
  private:
-  /// False: it has not changed.
+  /// Returns false if the state has not changed.
   bool advance(Evidence evidence);
 
   Connection connection_ = Connection::kAlive;

@@ -17,10 +17,11 @@ using Clock = std::chrono::steady_clock;
 using Topic = HeartbeatHello::Topic;
 
 constexpr std::chrono::milliseconds kBetweenFiles{100};
-// Each is one break that the other end has not noticed.
+// Limit of `catch_up`: each connection to make up for is a break that the other end has not
+// noticed.
 constexpr int kMostToCatchUp = 1000;
 
-// Why a connection may have failed, for a person.
+// The likely reason why a connection failed, for an error message.
 std::string why_unreachable(const Reactor& reactor, const Peer& peer) {
   if (!can_open_file()) {
     return "this process can open no more files: raise the limit (`ulimit -n`)";
@@ -56,7 +57,7 @@ Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
   if (slot) {
     next->opened_shared.before = slot->opened_shared.all();
     next->opened_rail.before = slot->opened_rail.all();
-    // The other end noticed first.
+    // The other end noticed the break first.
     if (slot->life.is_alive()) suspect(locked, *slot, "its connection broke", Evidence::kRenewed);
     die(locked, *slot);
     next->life = slot->life.next();
@@ -82,7 +83,7 @@ Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
   return peer;
 }
 
-// A process has one Runtime at a time, which tells nobody when it ends.
+// A process has one Runtime at a time, and others are not told when it ends.
 void PeerTable::end_former_lives(Locked& locked, const PeerInfo& peer_info) {
   for (const auto& [process, peer] : peers_) {
     if (process == peer_info.process || !peer->same_host || peer->info.pid != peer_info.pid)
@@ -129,7 +130,7 @@ void PeerTable::catch_up(Locked&, Peer& peer, Wire wire, uint32_t opened) {
       const UcpEndpoint closed_at_once(link.worker(), link.address(), ignore, nullptr);
       ++own.before;
     } catch (const Error&) {
-      return;  // opening the one that matters says why
+      return;  // the failure to open the needed connection is reported later
     }
   }
 }
@@ -196,7 +197,7 @@ HeartbeatTarget PeerTable::port_of(const Peer& peer, Topic topic) const {
 
 void PeerTable::ask_for_admission(Locked&, const PeerInfo& peer_info, bool same_host) {
   if (!admission_.needs_network(peer_info, same_host) || peers_.contains(peer_info.process)) return;
-  // Not at the loopback, also on this host: the caller shall have the address that UCX will have.
+  // Not over the loopback, even on this host: the caller needs the address that UCX will use.
   Peer peer;
   peer.info = peer_info;
   monitor_.call_port(port_of(peer, Topic::kAdmit), nullptr, Clock::now());
@@ -225,8 +226,8 @@ void PeerTable::declare_dead(Locked& locked, TimePoint now, const std::function<
   if (!has_suspects()) {
     return;
   }
-  // What is received, and what a death leads to, may add and replace peers. Those that are replaced
-  // live on in `former_`.
+  // Receiving, and the consequences of a death, may add and replace peers. Replaced peers stay
+  // alive in `former_`.
   std::vector<Peer*> due;
   for (const auto& [process, peer] : peers_) {
     if (peer->life.is_due(now)) due.push_back(peer.get());
@@ -290,7 +291,8 @@ PeerTable::TimePoint PeerTable::poll_due(Locked&) const {
   return monitor_.num_heartbeats() == 0 ? monitor_.due() : std::min(monitor_.due(), paths_.due());
 }
 
-// UCX may see the end of a connection in a round that reports nothing, and tells of it in the next.
+// UCX may notice the end of a connection in a round that reports nothing, and report it in the
+// next.
 bool PeerTable::is_up_to_date(Locked& locked, TimePoint now) {
   poll(locked, now);
   if (reactor_.progress(locked) || reactor_.progress(locked) || !reactor_.arm(locked)) return false;

@@ -65,7 +65,7 @@ std::optional<Finding> PortCall::ready(TimePoint now) {
       say(now);
       break;
     case Attempt::kRefused:
-      // A process that is asked may open its port soon.
+      // The process that is asked may open its port soon.
       if (asks_for_admission()) {
         call_again(now);
         break;

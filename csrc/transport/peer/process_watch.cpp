@@ -33,7 +33,7 @@ bool is_stopped(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
-  // "41 (name) T ...", and the name may have parentheses of its own.
+  // "41 (name) T ...": the name may contain parentheses itself.
   const size_t end = line.rfind(") ");
   const char state = end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
   return state == 'T' || state == 't';
@@ -61,7 +61,7 @@ void ProcessWatch::watch(int fd) {
   if (fd >= 0) ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
 }
 
-// To close a descriptor would not suffice: a forked child may have a copy.
+// Closing the descriptor is not enough: a forked child may have a copy.
 void ProcessWatch::end_line() {
   if (line_.is_valid()) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, line_, nullptr);
   line_.close();

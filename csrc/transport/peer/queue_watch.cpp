@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kPeriod{5};
 
 void ignore(void*, ucp_ep_h, ucs_status_t) {}
 
-/// Why shared memory does not suffice for a second worker: UCX may crash then. Nothing if it does.
+/// Why a second worker cannot use the shared memory (UCX may crash); nothing if it can.
 std::optional<std::string> obstacle(const std::vector<std::string>& transports) {
   const auto uses = [&](const char* name) {
     return std::ranges::find(transports, name) != transports.end();
@@ -93,7 +93,7 @@ void QueueWatch::send(Locked& locked, TimePoint now) {
   } catch (const Error& error) {
     suspects_.clear();
     log(Level::kInfo,
-        std::string("cannot look whether the queue of shared memory works: ") + error.what());
+        std::string("cannot check whether the queue of shared memory works: ") + error.what());
   }
 }
 

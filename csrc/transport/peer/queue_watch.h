@@ -1,10 +1,10 @@
 // QueueWatch: whether the queue of UCX's shared memory still brings messages to this process.
 //
-// A process has one such queue, into which all others of its host write. A writer takes a place in
-// it, fills it, and marks it as filled. If it is killed in between, nobody ever marks the place,
-// and what others write behind it is not read. UCX does not notice.
+// A process has one such queue; all other processes of its host write to it. A writer reserves an
+// entry, fills it, and marks it as filled. If it is killed in between, the entry is never marked,
+// and the entries behind it are never read. UCX does not notice.
 //
-//   read  read  taken, never filled  filled  filled ...
+//   read  read  reserved, never filled  filled  filled ...
 //               ^ here the reader waits for ever
 //
 // So some time after the death of a process of this host, this process sends itself a message
@@ -27,12 +27,13 @@ namespace q7x2 {
 class QueueWatch {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  /// After a death. Its consequences come first.
+  /// Time between a death and the message. The consequences of the death are handled first.
   static constexpr std::chrono::milliseconds kPause{100};
-  /// For the message to arrive. A living writer may have lost the processor while it filled a
-  /// place.
+  /// Time for the message to arrive. A living writer may have lost the processor while it filled an
+  /// entry.
   static constexpr std::chrono::milliseconds kPatience{500};
-  /// A process that was stopped itself has not looked.
+  /// Minimum number of calls of `look` before the queue counts as blocked: this process itself may
+  /// have been stopped.
   static constexpr int kFewestLooks = 20;
 
   /// Throws Error(kTransport).
@@ -40,15 +41,15 @@ class QueueWatch {
   QueueWatch(const QueueWatch&) = delete;
   QueueWatch& operator=(const QueueWatch&) = delete;
 
-  /// A process of this host is dead. `who`: for people.
+  /// A process of this host is dead. `who`: its name for error messages.
   void process_died(Locked&, TimePoint now, const std::string& who);
-  /// When `look` should be called; max: there is nothing to look for.
+  /// When `look` should be called; max: no message is in progress.
   TimePoint due(Locked&) const { return due_; }
-  /// After a round of progress. True, once: the queue is blocked.
+  /// To be called after a round of progress. Returns true once when the queue is blocked.
   bool look(Locked& locked, TimePoint now);
   /// Any thread.
   bool is_blocked() const { return is_blocked_.load(std::memory_order_acquire); }
-  /// What calls raise that need the queue, once it is blocked.
+  /// The error of calls that need the queue, once it is blocked.
   Error error() const;
 
  private:
@@ -64,10 +65,11 @@ class QueueWatch {
   void send(Locked& locked, TimePoint now);
 
   Reactor& reactor_;
-  std::string suspects_;  // processes that have died lately
+  std::string suspects_;  // processes that have died recently
   TimePoint due_ = TimePoint::max();
-  TimePoint next_ = TimePoint::max();  // message, because a process died while one was on its way
-  std::unique_ptr<Sender> sender_;     // while a message is on its way
+  // a further message, because a process died while one was in progress
+  TimePoint next_ = TimePoint::max();
+  std::unique_ptr<Sender> sender_;  // while a message is in progress
   TimePoint give_up_;
   int looks_ = 0;
   bool has_arrived_ = false;

@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-// The kernel watches for these whatever is asked for.
+// The kernel always reports these events.
 constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
 
 bool is_watched(int epoll, int fd) {
@@ -32,7 +32,8 @@ ino_t inode_of(int socket) {
   return fstat(socket, &status) == 0 ? status.st_ino : 0;
 }
 
-/// By the kernel, which refuses what is no memory. False: it cannot be read.
+/// Reads with a system call, because the kernel refuses an invalid address. Returns false if it
+/// cannot be read.
 template <typename Record>
 bool read_at(void* address, Record& record) {
   const iovec from{address, record.size()};
@@ -40,7 +41,7 @@ bool read_at(void* address, Record& record) {
   return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(record.size());
 }
 
-/// What has come and was not read is dropped.
+/// Bytes that have arrived and were not read are lost.
 void shut_down(int socket) {
   shutdown(socket, SHUT_RDWR);
   std::array<char, 4096> bytes;

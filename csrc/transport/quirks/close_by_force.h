@@ -1,17 +1,17 @@
-// CloseByForce: what a connection of UCX needs that is closed by force in the middle of a message.
+// CloseByForce: the work-around for a connection of UCX that is closed by force during a message.
 //
-// UCX (1.13 to 1.22 at least) keeps such a TCP connection, without anything to send, until the peer
-// closes it as well. It asks whether the socket has room, and so wakes its worker without end. If
-// the end that the peer sends arrives while there is room, UCX frees the connection and then uses
-// it once more, which ends the process. And the next connection to the same peer takes over the
-// socket, whose last message is incomplete. So its socket must be shut down; UCX takes that as an
+// UCX (at least 1.13 to 1.22) keeps such a TCP connection, with nothing to send, until the peer
+// closes it as well. It polls whether the socket has room, and so wakes its worker without end. If
+// the peer's end of the connection arrives while there is room, UCX frees the connection and then
+// uses it once more, which ends the process. And the next connection to the same peer reuses the
+// socket, whose last message is incomplete. So the socket must be shut down; UCX treats that as an
 // end, which it handles well.
 //
-// UCX does not tell which socket that is. /proc/self/fdinfo of the worker's epoll descriptors tells
-// what sockets UCX has, which of them wait for room, because they are in the middle of a message,
-// and where UCX keeps its record of each. Those are not watched while one connection is closed. The
-// one that was closed has lost a bit of its flags: the one that says that it sends. One that is
-// still connecting may gain a bit meanwhile, because it also receives from the peer's own
+// UCX does not say which socket this is. /proc/self/fdinfo of the worker's epoll descriptors lists
+// UCX's sockets, which of them wait for room because they are in the middle of a message, and where
+// UCX keeps its record of each. These sockets are not polled while one connection is closed. The
+// closed connection has lost a bit of its flags: the one that says that it sends. A connection that
+// is still being made may gain a bit meanwhile, because it also receives from the peer's own
 // connection from then on.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace q7x2 {
 
-/// It exists from before the close until UCX has progressed the worker a few times.
+/// Must exist from before the close until UCX has progressed the worker a few times.
 class CloseByForce {
  public:
   /// `worker`: its epoll descriptor.
@@ -32,16 +32,16 @@ class CloseByForce {
   CloseByForce(const CloseByForce&) = delete;
   CloseByForce& operator=(const CloseByForce&) = delete;
 
-  /// Whether some connection is in the middle of a message; else nothing is to be done.
+  /// Whether some connection is in the middle of a message; otherwise there is nothing to do.
   bool matters() const { return !sockets_.empty(); }
 
  private:
-  /// The first bytes of UCX's record of a connection: its state, its flags and its socket, but not
-  /// how much of a message has been sent.
+  /// The first bytes of UCX's record of a connection: its state, its flags and its socket. They do
+  /// not include how much of a message has been sent.
   using Record = std::array<unsigned char, 20>;
   static bool has_lost_a_bit(const Record& before, const Record& now);
   struct Socket {
-    int epoll;  // the descriptor that watches it
+    int epoll;  // the epoll descriptor that watches the socket
     int socket;
     epoll_event watch;
     ino_t inode;

@@ -29,7 +29,7 @@ constexpr const char* kUcxFile = "/dev/shm/ucx_shm";
 void restrict_segment(int number) {
   shmid_ds segment{};
   if (::shmctl(number, IPC_STAT, &segment) != 0) {
-    return;  // another user's, or gone meanwhile
+    return;  // it belongs to another user, or is gone
   }
   const bool is_own = segment.shm_cpid == ::getpid() && segment.shm_perm.__key == IPC_PRIVATE;
   if (!is_own || (segment.shm_perm.mode & 0777) == kPrivate) {
@@ -41,7 +41,7 @@ void restrict_segment(int number) {
   }
 }
 
-// UCX keeps its files open: peers open them through /proc/PID/fd.
+// UCX keeps its files open, because peers open them through /proc/PID/fd.
 void restrict_files() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
@@ -58,7 +58,7 @@ void restrict_files() {
 
 }  // namespace
 
-// The kernel's list of all segments is short. /proc/self/maps, which names those that are attached,
+// The kernel's list of all segments is short. /proc/self/maps, which names the attached segments,
 // has a thousand lines in a process with torch.
 std::set<int> created_segments() {
   std::set<int> numbers;
@@ -67,7 +67,7 @@ std::set<int> created_segments() {
   if (last < 0) cannot("segments of shared memory");
   for (int index = 0; index <= last; ++index) {
     shmid_ds segment{};
-    const int number = ::shmctl(index, SHM_STAT, &segment);  // fails for those of other users
+    const int number = ::shmctl(index, SHM_STAT, &segment);  // fails for segments of other users
     if (number >= 0 && segment.shm_cpid == ::getpid()) numbers.insert(number);
   }
   return numbers;

@@ -22,14 +22,14 @@
 namespace q7x2 {
 namespace {
 
-// UCX's own (its thread's epoll set and timer, the transports' sockets and segments), the engine's
-// three, what the first connections take, and those without which UCX would not look at its port
-// (tcp_gate.h).
+// File descriptors for UCX (its thread's epoll set and timer, the sockets and segments of its
+// transports), for q7x2 (three), for the first connections, and the spare ones without which UCX
+// would not poll its port (tcp_gate.h).
 constexpr size_t kDescriptors = 40;
-// TCP listens on each network interface, and has an epoll set for it; heartbeats do, and the gate
-// keeps the socket.
+// File descriptors per network interface: TCP's listening socket and its epoll set, the socket for
+// heartbeats, and the one that the gate keeps.
 constexpr size_t kDescriptorsPerInterface = 5;
-// UCX's, the engine's, and one that runs callbacks.
+// UCX's, q7x2's, and one that runs callbacks.
 constexpr size_t kThreads = 3;
 // The stacks of these threads, their malloc arenas, and UCX's pools.
 constexpr size_t kAddressSpace = size_t{256} << 20;
@@ -87,7 +87,7 @@ void check_threads() {
   };
   threads.reserve(kThreads);
   try {
-    // All at the same time, as they will be.
+    // All at the same time, as later in use.
     while (threads.size() < kThreads) {
       threads.push_back(quiet_thread("q7x2-trial", [&] {
         std::unique_lock<std::mutex> lock(mutex);

@@ -20,13 +20,13 @@
 namespace q7x2 {
 namespace {
 
-// What a UCX transport allocates for one process: a queue, and the descriptors of what arrives.
+// Bytes that a UCX transport allocates per process: a queue, and descriptors of received messages.
 constexpr size_t kQueueBytes = size_t{12} << 10;
 constexpr size_t kDescriptorBytes = 806912;
 constexpr size_t kRankBytes = kQueueBytes + kDescriptorBytes;
-// What messages that nobody has asked for yet are not expected to fill, for each rank.
+// Bytes per rank that messages without a receive are not expected to exceed.
 constexpr size_t kAmple = size_t{32} << 20;
-// What q7x2's own segments leave of /dev/shm.
+// Bytes of /dev/shm that q7x2's own segments leave free.
 constexpr size_t kShmReserve = size_t{8} << 20;
 
 // Transports that cannot carry a message to another process by themselves.
@@ -36,7 +36,7 @@ std::string mebibytes(size_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";
 }
 
-/// The same of what is needed: rounded up.
+/// The same for a needed amount: rounded up.
 std::string mebibytes_needed(size_t bytes) {
   return mebibytes(bytes + (size_t{1} << 20) - 1);
 }
@@ -58,7 +58,7 @@ uint64_t kernel_number(const std::string& name) {
   return parse_number<uint64_t>(kernel_value(name)).value_or(0);
 }
 
-/// Whether a file can be made in /dev/shm; else why not.
+/// Why no file can be made in /dev/shm; nothing if it can.
 std::optional<std::string> shm_refusal() {
   const std::string name = "/q7x2-trial-" + std::to_string(::getpid());
   const int fd = ::shm_open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -127,12 +127,12 @@ std::optional<std::string> posix_obstacle(int local_ranks) {
     return "/dev/shm cannot be written to (" + *refusal + ")" + help;
   }
   if (shm.f_blocks == 0) {
-    return std::nullopt;  // tmpfs without a limit
+    return std::nullopt;  // a tmpfs without a limit
   }
   const size_t free = shm.f_bavail * shm.f_frsize;
   const size_t size = shm.f_blocks * shm.f_frsize;
   const size_t all = kRankBytes * static_cast<size_t>(std::max(local_ranks, 1));
-  // All ranks see the same size, so they decide alike.
+  // All ranks see the same size, so they make the same decision.
   if (free < kRankBytes || size < all) {
     return "/dev/shm has " + mebibytes(free) + " free, and UCX needs " +
            (size < all ? mebibytes_needed(all) + " for the " + std::to_string(local_ranks) +

@@ -24,7 +24,7 @@
 
 namespace q7x2 {
 
-// From lines such as "tfd:       17 events:       19 data:     55ddf19e9ad8  pos:0 ino:fb9bb".
+// Parses lines such as "tfd:       17 events:       19 data:     55ddf19e9ad8  pos:0 ino:fb9bb".
 std::vector<Watched> watched_by(int epoll) try {
   std::vector<Watched> all;
   std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
@@ -98,7 +98,7 @@ std::vector<ConnectionTotals> connection_totals(int worker) {
 
 namespace {
 
-constexpr uint8_t kEstablished = 1;  // TCP_ESTABLISHED, as /proc/net/tcp has it
+constexpr uint8_t kEstablished = 1;  // TCP_ESTABLISHED, in the numbers of /proc/net/tcp
 constexpr uint8_t kConnecting = 2;   // TCP_SYN_SENT
 
 uint64_t inode_of(int socket) {
@@ -106,9 +106,9 @@ uint64_t inode_of(int socket) {
   return fstat(socket, &status) == 0 ? status.st_ino : 0;
 }
 
-/// As the kernel's tables have it: words in network order, each printed as a number of this host.
+/// Parses the kernel's table: words in network order, each printed as a number of this host.
 std::optional<IpAddress> address_in_table(const std::string& digits) {
-  constexpr size_t kDigits = 8;  // of a word
+  constexpr size_t kDigits = 8;  // per word
   std::array<uint32_t, 4> words{};
   if (digits.size() != kDigits && digits.size() != kDigits * words.size()) return std::nullopt;
   for (size_t i = 0; i * kDigits < digits.size(); ++i) {
@@ -120,7 +120,7 @@ std::optional<IpAddress> address_in_table(const std::string& digits) {
   return IpAddress(std::bit_cast<IpAddress::Bytes>(words));
 }
 
-/// Where connections lead that are not made yet, by inode: getpeername does not tell.
+/// The targets of connections that are being made, by inode: getpeername does not return them.
 std::map<uint64_t, IpEndpoint> targets_of_attempts() {
   std::map<uint64_t, IpEndpoint> targets;
   for (const char* const name : {"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"}) {
@@ -156,7 +156,8 @@ PathSample sample_of(const tcp_info& info, bool knows_window) {
   sample.sent_again = info.tcpi_total_retrans;
   sample.since_sent = milliseconds(info.tcpi_last_data_sent);
   sample.since_acknowledgement = milliseconds(info.tcpi_last_ack_recv);
-  // An old kernel does not tell the window. A shut one is answered whenever something is sent.
+  // An old kernel does not report the window. A closed window is acknowledged whenever something is
+  // sent.
   sample.is_window_open =
       sample.is_connecting ||
       (knows_window ? info.tcpi_snd_wnd > 0 : info.tcpi_last_ack_recv > info.tcpi_last_data_sent);

@@ -1,5 +1,6 @@
-// The TCP sockets of a UCX worker, which UCX does not tell. /proc/self/fdinfo says what its epoll
-// descriptors watch: the worker's those of the interfaces, an interface's the sockets.
+// The TCP sockets of a UCX worker, which UCX has no function for. /proc/self/fdinfo lists what its
+// epoll descriptors watch: the worker's watches those of the interfaces, an interface's the
+// sockets.
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,18 +22,17 @@ struct Watched {
   epoll_event watch;
 };
 
-/// Nothing where there is no memory: a connection must close all the same.
+/// Empty if there is no memory: a connection must be closed all the same.
 std::vector<Watched> watched_by(int epoll);
 bool is_tcp(int fd);
-/// Bytes that the sockets of this worker have sent and the peers' kernels do not have yet.
-/// `worker`: its epoll descriptor. `silent`: hosts that are left out.
+/// Number of bytes that the sockets of this worker have sent and the peers' kernels have not
+/// acknowledged. `worker`: its epoll descriptor. `silent`: hosts that are left out.
 size_t unacknowledged_bytes(int worker, const std::set<IpAddress>& silent = {});
 
-/// What the sockets of this worker have sent. Empty where the kernel does not count it.
+/// Totals of what the sockets of this worker have sent. Empty if the kernel does not count it.
 std::vector<ConnectionTotals> connection_totals(int worker);
 
-/// What the kernel says of the sockets of this worker, by inode: those that are connected or
-/// connecting.
+/// The kernel's statistics of the worker's sockets that are connected or connecting, by inode.
 std::vector<std::pair<uint64_t, PathSample>> path_samples(int worker);
 
 }  // namespace q7x2

@@ -16,18 +16,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A dead peer's last messages may still be on their way to be read.
+// The last messages of a dead peer may still be on their way: how often to read for them.
 constexpr int kLastLooks = 10000;
 constexpr milliseconds kHousekeepingPeriod{5};
-// Threads that sleep look around this often: for interrupts and deadlines.
+// How often a sleeping thread wakes up to check for interrupts and deadlines.
 constexpr milliseconds kNap{50};
-// While others drive, the thread looks this often whether it is needed.
+// While other threads drive, how often the driver's thread checks whether it is needed.
 constexpr milliseconds kStandBy{10};
 constexpr milliseconds kUntilAnEvent{-1};
-// UCX cannot be armed for longer than a living writer takes; then how long threads sleep.
+// UCX cannot be armed while a message is half written. Longer than a living writer takes; and how
+// long threads sleep between checks after that.
 constexpr milliseconds kHalfWritten{5};
 constexpr milliseconds kNapHalfWritten{1};
-// Twice as long as threads that wait may sleep.
+// Twice as long as a waiting thread may sleep.
 constexpr milliseconds kOverdue{100};
 
 milliseconds nap_until(TimePoint end, TimePoint now, milliseconds at_most) {
@@ -40,7 +41,7 @@ milliseconds nap_until(TimePoint end, TimePoint now, milliseconds at_most) {
 
 bool Driver::progress(Locked& locked) {
   bool any = reactor_.progress(locked);
-  any |= completions_.deliver(locked, tasks_);
+  any |= completions_.deliver(locked);
   tasks_.drain(locked);
   any |= groups_.progress_sharing(locked);
   if (groups_.deliver(locked)) {
@@ -56,7 +57,8 @@ void Driver::drive(Locked& locked) {
   housekeep(locked, Clock::now());
 }
 
-// What was being done is unknown, and so is what it was for. No group may count on it.
+// It is unknown which operation was interrupted, and which group it belonged to. So every group
+// fails.
 void Driver::fail(Locked& locked, const std::exception& exception) noexcept {
   failure_ = std::current_exception();
   try {
@@ -64,7 +66,7 @@ void Driver::fail(Locked& locked, const std::exception& exception) noexcept {
     tasks_.drain(locked);
     failure_ = nullptr;
   } catch (const std::exception&) {
-    is_hasty_ = true;  // again at the next housekeeping
+    is_hasty_ = true;  // try again at the next housekeeping
   }
 }
 
@@ -77,7 +79,7 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
   if (failure_) std::rethrow_exception(failure_);
   peers_.poll(locked, now);
   peers_.declare_dead(locked, now, [&] {
-    // On a busy machine this thread may not have run since: read what there is.
+    // On a busy machine this thread may not have run since the peer died: read what has arrived.
     for (int i = 0; i < kLastLooks && progress(locked); ++i) {
     }
   });
@@ -111,6 +113,35 @@ bool Driver::is_overdue() const {
 
 // -------------------------------------------------------------------------------------- waiting
 
+template <typename Satisfied>
+inline std::optional<Driver::Sleep> Driver::look(Locked& locked, WaitPolicy& policy,
+                                                 Parking::Waiter& waiter,
+                                                 const Satisfied& satisfied, TimePoint& now) {
+  std::optional<Sleep> sleep;
+  try {
+    groups_.set_asleep(locked, false);
+    bool any = false;
+    for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
+      any |= progress(locked);
+      if (!jobs_.is_empty()) break;
+    }
+    now = Clock::now();
+    housekeep(locked, now);
+    if (any) {
+      policy.saw_event(now);
+    } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
+      sleep = prepare_sleep(locked, now, kNap);
+    }
+    if (sleep) {
+      waiter.announce();
+      if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
+    }
+  } catch (const std::exception& exception) {
+    fail(locked, exception);
+  }
+  return sleep;
+}
+
 bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
                   const std::function<void()>& interrupt) {
   const auto satisfied = [&] { return task.done() || task.ready_bytes() >= bytes; };
@@ -121,7 +152,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
   Parking::Waiter waiter(parking_);
   const Group::Waiting waiting(task.group());
   TimePoint now = Clock::now();
-  // What comes through shared memory wakes nobody by itself.
+  // A message in shared memory wakes no thread by itself.
   WaitPolicy policy =
       parking_.policy(now, /*by_network=*/task.group().messages().channel() == nullptr);
   TimePoint next_interrupt_check = now + kNap;
@@ -135,27 +166,7 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
     std::optional<Sleep> sleep;
     if (reactor_.lock().try_lock()) {
       Locked locked(reactor_.lock(), std::adopt_lock);
-      try {
-        groups_.set_asleep(locked, false);
-        bool any = false;
-        for (int i = 0; i < policy.progress_per_look() && !satisfied(); ++i) {
-          any |= progress(locked);
-          if (!jobs_.is_empty()) break;
-        }
-        now = Clock::now();
-        housekeep(locked, now);
-        if (any) {
-          policy.saw_event(now);
-        } else if (!satisfied() && jobs_.is_empty() && policy.sleeps(now)) {
-          sleep = prepare_sleep(locked, now, kNap);
-        }
-        if (sleep) {
-          waiter.announce();
-          if (!completions_.is_empty()) sleep->duration = milliseconds::zero();
-        }
-      } catch (const std::exception& exception) {
-        fail(locked, exception);
-      }
+      sleep = look(locked, policy, waiter, satisfied, now);
     } else {
       now = Clock::now();
     }
@@ -163,7 +174,8 @@ bool Driver::wait(const Task& task, TimePoint deadline, size_t bytes,
       waiter.sleep(std::move(sleep->events), nap_until(deadline, now, sleep->duration));
       is_hasty_ = true;
     } else if (!satisfied() && jobs_.is_empty() && policy.yields()) {
-      // Not with a job at hand: the ranks that get the processor would wait for what it makes.
+      // Not while a job is ready to run: the other ranks would get the processor and wait for its
+      // result.
       waiter.yield(policy, now);
     }
     if (now >= deadline && !satisfied()) {
@@ -189,7 +201,7 @@ std::optional<Driver::Sleep> Driver::prepare_sleep(Locked& locked, TimePoint now
     if (now - busy_since_ < kHalfWritten) return std::nullopt;
     at_most = kNapHalfWritten;
   }
-  // First the sign, then the last look: who writes after the look sees the sign.
+  // First set the flag, then check once more: whoever writes after the check sees the flag.
   groups_.set_asleep(locked, true);
   if (groups_.progress_sharing(locked)) {
     groups_.set_asleep(locked, false);
@@ -253,7 +265,7 @@ void Driver::run() {
         fail(locked, exception);
       }
       parking_.driver_is_up();
-      std::this_thread::sleep_for(kStandBy);  // it may fail for as long as the process lives
+      std::this_thread::sleep_for(kStandBy);  // it may fail for the rest of the process's life
     }
   }
 }
@@ -261,7 +273,7 @@ void Driver::run() {
 void Driver::take_turn() {
   Sleep sleep{{}, kStandBy};
   if (parking_.has_waiters() && !is_overdue()) {
-    // First the sign, then the look: who adds a job after the look sees the sign.
+    // First set the flag, then check: whoever adds a job after the check sees the flag.
     parking_.announce_driver(true);
     if (jobs_.has_orphans()) sleep.duration = milliseconds::zero();
   } else {
@@ -271,7 +283,7 @@ void Driver::take_turn() {
     if (!jobs_.run_any()) ::sched_yield();
     return;
   }
-  // Work that arrived since the look is not slept on.
+  // Does not sleep if work arrived since the check.
   if (!stop_ && (!sleep.events.empty() || parking_.has_waiters() || tasks_.unfinished() == 0)) {
     if (!sleep.events.empty()) {
       is_hasty_ = true;

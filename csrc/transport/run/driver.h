@@ -1,13 +1,13 @@
-// Driver: drives the reactor, and everything that depends on it, in whichever thread has the time.
+// Driver: drives the reactor, and everything that depends on it, in any thread that has the time.
 //
-// A thread that waits for a task progresses inline, and runs the jobs of the task's group between
-// two looks, so the latency path has no hand-over. The driver's own thread progresses what nobody
-// waits for, and sleeps otherwise: armed on the workers' event descriptors when the process is
-// idle, on a timer while other threads do the work.
+// A thread that waits for a task makes progress inline, and runs the jobs of the task's group
+// between two polls, so the latency path has no hand-over to another thread. The driver's own
+// thread makes progress for tasks that no thread waits for. Otherwise it sleeps: armed on the
+// workers' event descriptors when the process is idle, on a timer while other threads do the work.
 //
-// UCX cannot be armed while its queue has a message whose writer has not ended it. A writer that is
-// stopped keeps it so for as long as it likes. After a few milliseconds in which nothing else
-// happens, threads sleep all the same, and look every millisecond.
+// UCX cannot be armed while its queue has a message that is only half written. A writer that is
+// stopped can keep it in this state without limit. If nothing else happens for a few milliseconds,
+// threads sleep all the same, and poll every millisecond.
 #pragma once
 
 #include <poll.h>
@@ -22,14 +22,14 @@
 #include <thread>
 #include <vector>
 
-#include "transport/bootstrap/bootstrap_table.h"
 #include "transport/group/group_table.h"
+#include "transport/peer/bootstrap_table.h"
 #include "transport/peer/peer_table.h"
 #include "transport/peer/queue_watch.h"
-#include "transport/run/completion_queue.h"
 #include "transport/run/job_queue.h"
-#include "transport/run/parking.h"
 #include "transport/run/task_table.h"
+#include "transport/task/completion_queue.h"
+#include "transport/task/parking.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {
@@ -53,44 +53,51 @@ class Driver {
 
   /// Starts the thread. Throws Error(kTransport).
   void start();
-  /// Stops and joins it; nothing if it has stopped already. False: it had.
+  /// Stops the thread and joins it. Does nothing and returns false if it has already stopped.
   bool stop();
   bool is_stopped() const { return stop_; }
   bool is_current_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
-  /// Waits until `task` is done, or the first `bytes` of its output are ready, progressing it.
-  /// `interrupt`: called about every 50 ms without the lock; may throw. False: `deadline` passed
-  /// first.
+  /// Makes progress until `task` is done, or the first `bytes` bytes of its output are ready.
+  /// `interrupt` is called about every 50 ms without the lock; it may throw. Returns false if
+  /// `deadline` passed first.
   bool wait(const Task& task, TimePoint deadline, size_t bytes,
             const std::function<void()>& interrupt);
 
-  /// One round: messages, completions, control messages. True: something happened.
+  /// One round: messages, completions, control messages. Returns true if anything happened.
   bool progress(Locked& locked);
-  /// The same, and housekeeping if it is due.
+  /// One round of progress, and housekeeping if it is due.
   void drive(Locked& locked);
 
  private:
   struct Sleep {
-    std::vector<pollfd> events;            ///< what ends it
+    std::vector<pollfd> events;            ///< which events end the sleep
     std::chrono::milliseconds duration{};  ///< negative: until an event
   };
 
   void run();
   void take_turn();
-  /// Fails all groups because of an exception that is being handled.
+  /// Fails all groups because of the exception that is being handled.
   void fail(Locked& locked, const std::exception& exception) noexcept;
-  /// One look of the thread. Returns how to sleep; without events: for others to look.
+  /// One round of the driver's thread. Returns how it shall sleep; `events` is empty if other
+  /// threads poll.
   Sleep look();
-  /// Every few milliseconds, and when a thread wakes up: deadlines, deaths, disagreements.
+  /// One look of a thread that waits in `wait` until `satisfied` returns true. Sets `now`. Returns
+  /// how to sleep; nothing: the thread goes on looking.
+  template <typename Satisfied>
+  std::optional<Sleep> look(Locked& locked, WaitPolicy& policy, Parking::Waiter& waiter,
+                            const Satisfied& satisfied, TimePoint& now);
+  /// Checks deadlines, deaths and disagreements. Called every few milliseconds and when a thread
+  /// wakes up.
   void housekeep(Locked& locked, TimePoint now);
-  /// How long a thread may sleep before it must do that again; at most `at_most`.
+  /// How long a thread may sleep before the next housekeeping is due; at most `at_most`.
   std::chrono::milliseconds nap(Locked& locked, TimePoint now,
                                 std::chrono::milliseconds at_most) const;
-  /// The threads that wait have not housekept for long, for example because a callback of the host
-  /// program keeps them.
+  /// Whether housekeeping is long overdue, for example because a callback of the host program keeps
+  /// the waiting threads busy.
   bool is_overdue() const;
-  /// Arms the workers, and lets the other ranks of this host know that they must wake this process.
-  /// Nothing: there is something to do.
+  /// Arms the workers, and tells the other ranks of this host that they must wake this process.
+  /// Returns nothing if there is work to do instead of sleeping.
   std::optional<Sleep> prepare_sleep(Locked& locked, TimePoint now,
                                      std::chrono::milliseconds at_most);
 
@@ -105,12 +112,12 @@ class Driver {
   Parking& parking_;
 
   std::atomic<TimePoint> next_housekeeping_{TimePoint{}};
-  std::atomic<bool> is_hasty_{false};  // a thread has slept: what woke it may be for housekeeping
+  std::atomic<bool> is_hasty_{false};  // housekeep at once: an event has woken a thread
   std::atomic<bool> stop_{false};
-  TimePoint busy_since_ = TimePoint::max();  // UCX cannot be armed, and nothing happens
-  std::exception_ptr failure_;  // that not all groups have been told, under the reactor's lock
-  uint64_t seen_activity_ = 0;  // by the thread
-  TimePoint spin_until_{};      // the thread
+  TimePoint busy_since_ = TimePoint::max();  // since when UCX cannot be armed and nothing happens
+  std::exception_ptr failure_;  // not yet reported to all groups; under the reactor's lock
+  uint64_t seen_activity_ = 0;  // Parking's; used only by the driver's thread
+  TimePoint spin_until_{};      // used only by the driver's thread
   std::thread thread_;
 };
 

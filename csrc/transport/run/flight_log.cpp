@@ -19,7 +19,8 @@ int64_t nanoseconds(TimePoint time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
 
-// Rank 0's process and its number of the group: no two groups have both in common for long.
+// The random number of rank 0's process and its number of the group. Two groups do not share both
+// for long.
 std::string identity_of(const PeerInfo& first) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%08" PRIx32 ".%u",
@@ -87,7 +88,8 @@ FlightRecord* FlightLog::record_of(Locked& locked, Task& task) {
     record->sequence = kept.sequence;
     describe(*record, kept, task);
     if (record->kind != FlightRecord::Kind::kCollective) {
-      FlightGroup* const group = recorder_.find_group(record->group);  // null: closed long ago
+      FlightGroup* const group =
+          recorder_.find_group(record->group);  // null: the group closed long ago
       if (group != nullptr) record->sequence = group->messages++;
     }
   }
@@ -115,7 +117,7 @@ void FlightLog::finished(Locked& locked, Task& task) {
   std::optional<FlightRecord> again;
   FlightRecord* record = record_of(locked, task);
   if (task.record(locked).flight == 0) return;
-  if (record == nullptr) record = &again.emplace(made_again(locked, task));  // it counts
+  if (record == nullptr) record = &again.emplace(made_again(locked, task));  // the counters need it
   record->finished = nanoseconds(task.finished());
   if (record->state != FlightRecord::State::kFailed) {
     report(locked, *record, task);
@@ -175,7 +177,7 @@ void FlightLog::copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>
     const uint64_t id = task->record(locked).flight;
     if (task->is_over(locked) || id == 0) continue;
     FlightRecord* record = recorder_.find(id);
-    if (record == nullptr) {  // many have come since, but this is the one that matters
+    if (record == nullptr) {  // newer records have replaced it, but an unfinished task matters most
       record = &copy.records.emplace_back(made_again(locked, *task));
     }
     report(locked, *record, *task);
@@ -207,7 +209,7 @@ void FlightLog::follow(Locked&, std::shared_ptr<LedgerFeed> feed) {
 }
 
 FlightBatch FlightLog::read(ReactorLock& lock) {
-  constexpr size_t kAtOnce = 256;  // records, while others wait for the lock
+  constexpr size_t kAtOnce = 256;  // records per lock, because other threads wait for it
   FlightBatch batch;
   {
     const Locked locked(lock);

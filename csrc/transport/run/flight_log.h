@@ -1,17 +1,17 @@
 // FlightLog: records what tasks and groups do in the flight recorder, and asks for dumps.
 //
-//   Group::submit    it is recorded, if its group is. It has a record, with what the task says of
-//                    itself (Task::describe), if it waits
-//   Group::begin     it has started, and has a record from now on
-//   Task::publish    it is done or has failed; a failure keeps which messages it waited for
+//   Group::submit    a task of a recorded group is admitted. If it has to wait, it gets its record
+//                    here, with its own description (Task::describe)
+//   Group::begin     the task has started; from now on it has a record
+//   Task::publish    the task is done or has failed; a failure keeps which messages it waited for
 //
-// A task that does not wait for its turn gets its record when its first messages are on their way:
-// they should not wait for the memory of the record.
+// A task that need not wait for its turn gets its record after its first messages have been sent,
+// so that these do not wait for the record's memory.
 //
 // A ledger may follow the recorder: see LedgerFeed.
 //
-// A group that fails is written to Q7X2_DUMP once, and so is the first of its messages whose
-// deadline passes.
+// The first failure of a group is written to Q7X2_DUMP, and so is the first message of a group
+// whose deadline passes.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 #include "ledger/flight_recorder.h"
 #include "ledger/flight_settings.h"
 #include "ledger/ledger_feed.h"
-#include "transport/run/task.h"
+#include "transport/task/task.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
@@ -40,57 +40,59 @@ class FlightLog {
   FlightLog(const FlightLog&) = delete;
   FlightLog& operator=(const FlightLog&) = delete;
 
-  /// Dumps go to `writer` from here on; null: nowhere. It must stay until then.
+  /// From now on dumps go to `writer`, which must live until it is replaced. Null: nothing is
+  /// dumped.
   void write_to(Locked&, DumpWriter* writer) { writer_ = writer; }
 
-  /// From here on the tasks of the group in `slot` are recorded, unless nothing is. `job_ranks`:
-  /// the members' ranks in the default group; empty: they are not known.
+  /// From now on the tasks of the group in `slot` are recorded, if the recorder is enabled.
+  /// `job_ranks`: the members' ranks in the default group; empty if unknown.
   void open(Locked&, int slot, const Membership& members, const std::vector<uint64_t>& job_ranks);
   void close(Locked&, int slot);
   void failed(Locked&, int slot, const Error& error);
 
-  // Nothing, if the task's group is not recorded.
+  // The following do nothing if the task's group is not recorded.
 
   void admit(Locked& locked, Task& task, int slot) {
     task.record(locked).flight_group = groups_[static_cast<size_t>(slot)];
   }
   void submitted(Locked& locked, Task& task) { record_of(locked, task); }
   void started(Locked& locked, Task& task) { record_of(locked, task); }
-  /// While what it waits for is still known.
+  /// To be called before the task's requests are cancelled, because they say what it waited for.
   void failed(Locked& locked, Task& task);
   void finished(Locked& locked, Task& task);
-  /// Now and then: the task has sent or received since the last call.
+  /// Called now and then if the task has sent or received since the last call.
   void progressed(Locked& locked, Task& task, TimePoint now);
 
-  /// "all_reduce (sequence 12, 4096 bytes of float32, sum)": the call of the slot's group that
-  /// collective number `sequence` was, or prepared. Empty: it is not known. For a failure: it takes
-  /// some time.
+  /// The call that collective number `sequence` of the slot's group was, or prepared, such as
+  /// "all_reduce (sequence 12, 4096 bytes of float32, sum)". Empty if unknown. Searches all
+  /// records, so it is for failures only.
   std::string call_text(Locked&, int slot, uint64_t sequence) const;
 
-  /// A copy of everything. `active`: tasks in progress, which are asked how far they are. `copy`
-  /// comes with memory for the records, so that none is allocated here.
+  /// Copies everything to `copy`. `active`: tasks in progress, which report their progress first.
+  /// `copy` must have reserved memory for the records, so that nothing is allocated here.
   void copy_to(Locked& locked, const std::vector<std::shared_ptr<Task>>& active,
                FlightSnapshot& copy);
   size_t capacity() const { return recorder_.capacity(); }
 
-  /// The counters of all groups that are known, by group. `reset`: they begin again.
+  /// The counters of all known groups, per group. With `reset`, they restart at zero.
   FlightBatch counters(Locked& locked, bool reset);
 
-  /// From here on `feed` follows the recorder. Nothing if it does already, or nothing is recorded.
+  /// From now on `feed` follows the recorder. Does nothing if it already does, or if the recorder
+  /// is disabled.
   void follow(Locked&, std::shared_ptr<LedgerFeed> feed);
-  /// For whoever follows: what is new. Takes the lock several times, each time for a short while.
+  /// For the feed that follows: what is new. Takes the lock several times, each time briefly.
   FlightBatch read(ReactorLock& lock);
-  /// Leaves the rest to the one who follows, and goes on to know who that is: a feed that is
-  /// attached again has nothing twice. To be called once nothing is recorded any more.
+  /// Gives the remaining records to the feed, and keeps the feed's identity: if the same feed is
+  /// attached again, it gets no record twice. To be called once nothing is recorded any more.
   void end_feed(Locked& locked);
 
  private:
   void stamp(FlightBatch& batch) const;
-  /// A new one if it has none, with what is known by now. Null: it is not recorded, or its record
-  /// has made room for another.
+  /// The task's record; a new one, filled with what is known, if it had none. Null if the task is
+  /// not recorded, or if a newer record has replaced its record.
   FlightRecord* record_of(Locked& locked, Task& task);
   static void describe(FlightRecord& record, const Task::Record& kept, Task& task);
-  /// Of a task whose record has made room for another.
+  /// A record for a task whose own was replaced by a newer record.
   FlightRecord made_again(Locked& locked, Task& task) const;
   /// What the task has done so far.
   void report(Locked& locked, FlightRecord& record, Task& task);
@@ -99,10 +101,10 @@ class FlightLog {
 
   FlightRecorder recorder_;
   const uint64_t process_;
-  std::array<uint32_t, tag::kMaxGroups> groups_{};  // by slot; 0: it is not recorded
+  std::array<uint32_t, tag::kMaxGroups> groups_{};  // by slot; 0: not recorded
   DumpWriter* writer_ = nullptr;
   std::shared_ptr<LedgerFeed> feed_;    // null: nobody follows
-  std::optional<FlightReader> reader_;  // for the one who follows
+  std::optional<FlightReader> reader_;  // for `feed_`
 };
 
 }  // namespace q7x2

@@ -9,9 +9,9 @@
 #include "base/parse_number.h"
 #include "base/quiet_thread.h"
 #include "transport/group/group.h"
-#include "transport/run/parking.h"
-#include "transport/run/task.h"
 #include "transport/run/task_table.h"
+#include "transport/task/parking.h"
+#include "transport/task/task.h"
 
 namespace q7x2 {
 
@@ -39,7 +39,7 @@ void JobQueue::add(Locked& locked, Task& task, Job& job, size_t bytes) {
     (last_ == nullptr ? first_ : last_->next_) = &job;
     last_ = &job;
     const size_t waiting = size_.fetch_add(1, std::memory_order_relaxed) + 1;
-    // One job alone is for the thread that adds it, or for the one that waits for it.
+    // A single job is run by the thread that adds it, or by the one that waits for it.
     if (waiting + running_ > 1) {
       if (idle_lanes_ > 0) {
         more_.notify_one();
@@ -120,7 +120,7 @@ void JobQueue::allow_lanes(size_t lanes) {
   allowed_lanes_ = std::min(lanes, allowed_lanes_.value_or(lanes));
 }
 
-// A lane that cannot be had is no error: other threads run its jobs.
+// If no thread can be started for a lane, that is no error: other threads run its jobs.
 void JobQueue::start_lane() {
   if (is_stopped_) return;
   try {

@@ -1,14 +1,14 @@
-// JobQueue: the jobs that wait for a thread, and the threads that do nothing else: lanes.
+// JobQueue: the jobs that wait for a thread, and the lanes: threads that only run jobs.
 //
-// Who runs a job? A thread that waits for a task runs the jobs of that task's group, so no job
-// needs a hand-over to another thread. The driver's thread runs those of groups that nobody waits
-// for. The lanes take what is left where this process has more processors than one: with n ranks on
-// a host of m processors there are m / n - 1 lanes, none where the ranks fill the processors.
-// Q7X2_LANES says another number of lanes. A caller that submits a task runs its small jobs at
-// once, and what is short does not come here at all (executor/collective/collective_ops.cpp).
+// A thread that waits for a task runs the jobs of that task's group, so no job needs a hand-over to
+// another thread. The driver's thread runs the jobs of groups that no thread waits for. Lanes take
+// the rest if this process has more than one processor: n ranks on a host with m processors have m
+// / n - 1 lanes each, and none if the ranks fill the processors. Q7X2_LANES sets another number. A
+// caller that submits a task runs its small jobs at once, and very short work is never queued
+// (executor/collective/collective_ops.cpp).
 //
-// A job may have a device do its work. Then whoever runs it enqueues that and goes on, and the job
-// is complete when the device is (transport/run/completion_queue.h).
+// A device may do the work of a job. Then the thread that runs the job only enqueues the work, and
+// the job is complete when the device is (transport/task/completion_queue.h).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/run/job.h"
+#include "transport/task/job.h"
 #include "transport/ucx/locked.h"
 
 namespace q7x2 {
@@ -28,13 +28,13 @@ class Group;
 class Parking;
 class TaskTable;
 
-/// How many lanes a process has that shares `processors` with the `ranks` of its host. Throws
-/// Error(kInvalidArgument) where Q7X2_LANES is no number from 0 to 1024.
+/// How many lanes a process has if the `ranks` ranks of its host share `processors`. Throws
+/// Error(kInvalidArgument) if Q7X2_LANES is not a number from 0 to 1024.
 size_t lanes_of_process(int processors, int ranks);
 
 class JobQueue {
  public:
-  /// A job of so few bytes is not worth a hand-over.
+  /// Bytes. A smaller job is not worth a hand-over to another thread.
   static constexpr size_t kSmall = size_t{64} << 10;
 
   JobQueue(ReactorLock& lock, TaskTable& tasks, Parking& parking)
@@ -43,33 +43,34 @@ class JobQueue {
   JobQueue& operator=(const JobQueue&) = delete;
   ~JobQueue() { stop(); }
 
-  /// `bytes`: what the job passes over. It must stay until its task is told.
+  /// `bytes`: how many bytes the job processes. The job must live until its task is told.
   void add(Locked& locked, Task& task, Job& job, size_t bytes);
-  /// A task is over: what has not begun is dropped.
+  /// A task is over: drops its jobs that have not begun.
   void forget(Locked& locked, Task& task);
-  /// A job that a device has gone on with is complete: tells its task.
+  /// A job that a device continued is complete: tells its task.
   void completed(Locked& locked, Job& job);
 
   bool is_empty() const { return size_.load(std::memory_order_relaxed) == 0; }
-  /// Whether a group that nobody waits for has jobs here.
+  /// Whether there are jobs of a group that no thread waits for.
   bool has_orphans() const;
 
-  // Without the lock. Each runs one job, and tells its task. False: there is none.
+  // Called without the lock. Each runs one job and tells its task. Returns false if there was no
+  // job.
 
   bool run_any();
-  /// Of a task of `group`.
+  /// Runs a job of a task of `group`.
   bool run_of(const Group& group);
-  /// Of `task`, and small.
+  /// Runs a job of `task` if it is small.
   bool run_small_of(const Task& task);
 
-  /// There are at most so many lanes; the least number that was ever allowed counts. They start
-  /// when there is work for them.
+  /// Allows at most `lanes` lanes; of several calls, the smallest number counts. Lanes start when
+  /// there is work for them.
   void allow_lanes(size_t lanes);
-  /// Lanes finish the jobs that they have begun.
+  /// Stops the lanes; each finishes the job that it has begun.
   void stop();
 
  private:
-  /// Takes out the first job that is wanted. Null: there is none.
+  /// Removes and returns the first job for which `wanted` is true; null if there is none.
   template <typename Wanted>
   Job* take(const Wanted& wanted);
   template <typename Wanted>
@@ -83,7 +84,7 @@ class JobQueue {
 
   std::atomic<size_t> size_{0};
   std::atomic<size_t> running_{0};
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   Job* first_ = nullptr;
   Job* last_ = nullptr;
   std::optional<size_t> allowed_lanes_;

@@ -7,7 +7,8 @@
 namespace q7x2 {
 namespace {
 
-thread_local const Notifier* current = nullptr;  // whose thread this is
+thread_local const Notifier* current =
+    nullptr;  // the notifier that owns the calling thread; null: none
 
 }  // namespace
 
@@ -37,7 +38,7 @@ void Notifier::stop() {
     std::unique_lock<std::mutex> lock(mutex_);
     stopped_ = true;
     changed_.notify_all();
-    // Threads may still be added where the last callbacks wait for one another.
+    // Threads may still be added while the last callbacks wait for one another.
     changed_.wait(lock, [this] { return callbacks_.empty(); });
     threads.swap(threads_);
   }
@@ -74,12 +75,12 @@ bool Notifier::is_current_thread() const {
 
 void Notifier::add_thread() {
   if (threads_.size() == kMaxThreads) return;
-  threads_.reserve(kMaxThreads);  // a thread that has started cannot be lost
+  threads_.reserve(kMaxThreads);  // so that push_back cannot throw once the thread has started
   try {
     threads_.push_back(quiet_thread("q7x2-notify", [this] { run(); }));
   } catch (const Error&) {
     if (threads_.empty()) throw;
-    return;  // the threads that there are take their turns
+    return;  // the existing threads take turns
   }
   ++idle_;
 }
@@ -91,7 +92,7 @@ void Notifier::run() {
     changed_.wait(lock, [this] { return stopped_ || !callbacks_.empty(); });
     if (callbacks_.empty()) return;
     if (const uint64_t other = running_; other != 0) {
-      // It may return in time; if not, its turn is over, and this thread has it.
+      // The other callback may return in time. If it does not, this thread takes the next one.
       const bool is_over =
           changed_.wait_until(lock, running_since_ + patience_, [&] { return running_ != other; });
       if (is_over || callbacks_.empty()) continue;
@@ -102,12 +103,12 @@ void Notifier::run() {
     running_since_ = Clock::now();
     --idle_;
     if (!callbacks_.empty()) {
-      // The call of `post` may have woken a thread that waited for this turn already.
+      // `post` may have woken a thread that was already waiting for this turn.
       idle_ == 0 ? add_thread() : changed_.notify_one();
     }
     lock.unlock();
     callback();
-    callback = nullptr;  // what it holds on to may run anybody's code when it goes
+    callback = nullptr;  // destroying what it captures may run the host program's code
     lock.lock();
     ++idle_;
     if (running_ == mine) running_ = 0;

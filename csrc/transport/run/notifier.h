@@ -1,4 +1,5 @@
-// Runs the callbacks of tasks, which may be anybody's code and may wait for one another.
+// Notifier: runs the callbacks of tasks. They are code of the host program and may wait for one
+// another.
 #pragma once
 
 #include <chrono>
@@ -12,9 +13,9 @@
 
 namespace q7x2 {
 
-/// One after another, in their order, for as long as they return. A callback that waits for a later
-/// one, as those of PyTorch's PowerSGD hook do, would wait for ever; so where one does not return
-/// within its patience, another thread goes on with those behind it.
+/// Runs callbacks one after another, in the order of `post`. A callback that waits for a later one,
+/// as those of PyTorch's PowerSGD hook do, would wait for ever. So if one does not return within
+/// the notifier's patience, another thread continues with the callbacks behind it.
 class Notifier {
  public:
   static constexpr std::chrono::milliseconds kPatience{1};
@@ -26,18 +27,20 @@ class Notifier {
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
-  /// Starts the first thread already, so that `post` needs none. Throws Error(kTransport).
+  /// Starts the first thread, so that `post` need not. Throws Error(kTransport).
   void start();
-  /// Any thread. False after `stop`: the caller keeps it. `callback` must not throw.
+  /// Any thread. Returns false after `stop`; the caller then keeps `callback`, which must not
+  /// throw.
   bool post(std::function<void()>&& callback);
-  /// Runs all that was posted, and waits for it. Not for its own threads.
+  /// Runs everything that was posted, and waits for it. Must not be called from the notifier's own
+  /// threads.
   void stop();
-  /// The same until `deadline`. False: callbacks have not returned; those behind them are dropped,
-  /// and this must not be destroyed.
+  /// The same until `deadline`. Returns false if some callbacks have not returned. Then the
+  /// callbacks behind them are dropped, and the notifier must not be destroyed.
   bool stop(std::chrono::steady_clock::time_point deadline);
   /// Whether a callback runs or waits for its turn.
   bool is_busy();
-  /// Whether this is one of its own threads.
+  /// Whether the calling thread is one of the notifier's own.
   bool is_current_thread() const;
 
  private:
@@ -52,9 +55,9 @@ class Notifier {
   std::condition_variable changed_;
   std::deque<std::function<void()>> callbacks_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;  // of the threads
+  size_t idle_ = 0;  // how many threads have no callback
   uint64_t started_ = 0;
-  uint64_t running_ = 0;  // the callback that those behind it wait for, by number; 0: there is none
+  uint64_t running_ = 0;  // number of the callback that has the turn; 0: none
   Clock::time_point running_since_;
   bool stopped_ = false;
 };

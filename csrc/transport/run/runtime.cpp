@@ -14,9 +14,8 @@
 
 #include "base/log.h"
 #include "ledger/flight_archive.h"
-#include "transport/bootstrap/forked_ucx.h"
-#include "transport/bootstrap/peer_address.h"
 #include "transport/group/group.h"
+#include "transport/quirks/forked_ucx.h"
 #include "transport/run/runtimes.h"
 
 namespace q7x2 {
@@ -32,35 +31,36 @@ void submit_after_prerequisites(Locked& locked, TaskTable& tasks,
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShutdownPatience{1000};  // for other tasks, at the end of the process
-// How long none of what peers have not taken yet may arrive, at the end; and if one of them was
-// late.
+constexpr milliseconds kShutdownPatience{
+    1000};  // at the end of the process, for tasks that are no collectives
+// How long `close` waits without progress for peers to receive what was sent to them; and how long
+// if one of them was late.
 constexpr milliseconds kClosePatience{1000};
 constexpr milliseconds kClosePatienceForLate{10};
-// At the end of the process: for callbacks to return, and for threads that are on their way out of
-// a call to arrive in the host program before it goes. A callback that was stuck for so long may be
-// on its way out because another rank gives up at the same time.
+// At the end of the process: how long to wait for callbacks to return, and for threads that are
+// leaving a call to reach the host program before it ends. A callback that was stuck until now may
+// be returning because another rank gives up at the same time.
 constexpr milliseconds kCallbackPatience{5000};
 constexpr milliseconds kWayOut{50};
 constexpr milliseconds kWayOutOfCallback{500};
-// For the records of a runtime that ends: its lock is held for less.
+// How long to wait for the records of a runtime that is ending. It holds its lock for less.
 constexpr milliseconds kRecordsPatience{200};
 
 std::mutex instance_mutex;
-std::vector<std::weak_ptr<Runtime>> instances_;  // the newest last
+std::vector<std::weak_ptr<Runtime>> instances_;  // the newest is last
 Runtime::Hooks hooks_;
 
-/// Those at which other hosts may call.
+/// The addresses at which other hosts may connect.
 std::vector<IpAddress> addresses_of(const NicRoles& nics) {
   std::vector<IpAddress> addresses{nics.address};
   for (const Nic& nic : nics.rails) addresses.push_back(IpAddress::v4(nic.address));
   return addresses;
 }
 
-std::atomic<int> dying_runtimes{0};  // being destroyed by threads that nobody joins
-std::atomic<size_t> unrecorded{0};   // have been made, and have not left their records yet
+std::atomic<int> dying_runtimes{0};  // runtimes that detached threads are destroying
+std::atomic<size_t> unrecorded{0};   // runtimes that have not yet left their records
 
-/// So that they can be read when the runtime has gone.
+/// Keeps the records, so that they can be read after the runtime is gone.
 void leave_records(Runtime& runtime) {
   if (runtime.flights().capacity() == 0) return;
   try {
@@ -79,7 +79,7 @@ void leave_records(Runtime& runtime) {
 }  // namespace
 
 std::shared_ptr<Runtime> Runtime::instance() {
-  // A fork may copy a mutex that another thread holds, and it copies no threads.
+  // A fork may copy a mutex that another thread holds, and it does not copy the threads.
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     new (&instance_mutex) std::mutex;
     dying_runtimes = 0;
@@ -127,7 +127,7 @@ std::shared_ptr<Runtime> Runtime::existing() {
 }
 
 std::vector<std::shared_ptr<Runtime>> all_runtimes() {
-  // One that nobody holds any more is about to leave its records.
+  // A runtime that has no user any more is about to leave its records.
   const TimePoint until = Clock::now() + kRecordsPatience;
   for (;;) {
     std::vector<std::shared_ptr<Runtime>> runtimes;
@@ -209,9 +209,10 @@ void Runtime::shutdown_instance(bool others_run) {
     std::this_thread::sleep_for(callbacks_rest ? kWayOut : kWayOutOfCallback);
   }
   for (const std::shared_ptr<Runtime>& runtime : runtimes) {
-    // What fails from here on is nobody's concern: its callbacks are dropped.
+    // Nobody waits for later failures: their callbacks are dropped.
     if (!runtime->notifier_.stop(Clock::now())) {
-      new std::shared_ptr<Runtime>(runtime);  // a callback that did not return still uses it
+      new std::shared_ptr<Runtime>(
+          runtime);  // keeps it alive, because a callback that did not return still uses it
     }
     runtime->groups_.leave_all();
     runtime->stop();
@@ -244,7 +245,8 @@ Runtime::Runtime(const FlightSettings& flights)
       completions_(std::make_shared<CompletionQueue>(parking_)),
       driver_(reactor_, queue_, peers_, groups_, bootstraps_, tasks_, jobs_, *completions_,
               parking_) {
-  lock().cover({&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_});
+  lock().cover(
+      {&reactor_, &peers_, &controls_, &groups_, &tasks_, &flights_, &services_, &services_});
   if (!flights.directory.empty()) {
     dumps_ = std::make_unique<DumpWriter>(flights.directory, [this](std::string reason) {
       return flight_snapshot(std::move(reason));
@@ -258,12 +260,12 @@ Runtime::Runtime(const FlightSettings& flights)
 
 Runtime::~Runtime() {
   stop();
-  // What never came back from UCX still refers to groups, which refer to this.
+  // Requests that never completed in UCX still refer to groups, and the groups refer to this.
   {
     Locked locked(lock());
     tasks_.clear(locked);
   }
-  leave_records(*this);  // with what has happened at the end
+  leave_records(*this);  // includes what has happened during the stop
 }
 
 void Runtime::stop() {
@@ -323,7 +325,7 @@ std::vector<std::string> Runtime::take_warnings() {
 void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
   enter();
   parking_.note_activity();
-  // Jobs are the caller's then: another thread that wakes up for them would only get in its way.
+  // The caller runs the jobs then: another thread that wakes up for them would only disturb it.
   std::optional<Group::Waiting> waiting;
   if (caller_waits) waiting.emplace(task->group());
   {
@@ -338,7 +340,8 @@ void Runtime::submit(const std::shared_ptr<Task>& task, bool caller_waits) {
 
 void Runtime::wake() {
   parking_.wake_driver();
-  parking_.wake_waiters();  // one that sleeps was not told of this group's shared memory
+  parking_
+      .wake_waiters();  // a sleeping waiter does not know about the shared memory of the group yet
 }
 
 bool Runtime::wait(const Task& task, TimePoint deadline, size_t bytes) {

@@ -1,4 +1,4 @@
-// What a runtime stays for when its process is about to leave a group, or to end.
+// Waits of a runtime whose process is about to leave a group, or to end.
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLeavePatience{5000};  // for calls that others need, without progress
+constexpr milliseconds kLeavePatience{5000};  // without progress, for calls that other ranks need
 
 }  // namespace
 
@@ -46,7 +46,7 @@ void Runtime::finish_collectives(Group* group) {
     const uint64_t bytes = bytes_of_awaited();
     if (awaited == 0) return;
     if (std::exchange(is_first, false)) groups_.say_last_call(group);
-    // What goes on may take its time.
+    // While there is progress, the patience starts again.
     if (awaited != last_awaited || bytes != last_bytes) until = Clock::now() + kLeavePatience;
     if (Clock::now() >= until) return;
     last_awaited = awaited;
@@ -55,7 +55,7 @@ void Runtime::finish_collectives(Group* group) {
   }
 }
 
-// Waits until nothing is unfinished and no callback runs. False: one still does.
+// Waits until no task is unfinished and no callback runs. Returns false if some still are.
 bool Runtime::rest(TimePoint tasks_until, TimePoint callbacks_until) {
   for (;;) {
     const TimePoint now = Clock::now();

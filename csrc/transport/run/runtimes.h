@@ -1,7 +1,7 @@
-// All runtimes of this process, for whoever reads their records.
+// All runtimes of this process, for code that reads their records.
 //
-// There is one as a rule. Another one takes over when the queue of shared memory is blocked, and
-// groups that have the former one keep it.
+// Usually there is only one. A new one takes over when the queue of shared memory is blocked;
+// groups of the old one keep it.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace q7x2 {
 
 class Runtime;
 
-/// The newest last; none in a forked child that has made no group. What those hold that have ended
-/// is in the FlightArchive.
+/// The newest is last; empty in a forked child that has made no group. The FlightArchive has the
+/// records of runtimes that have ended.
 std::vector<std::shared_ptr<Runtime>> all_runtimes();
 
 }  // namespace q7x2

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallest = 256;
-// Kept for reuse at most; more is returned to the system.
+// Bytes that are kept for reuse; the rest is returned to the system.
 constexpr size_t kMaxFreeBytes = size_t{64} << 20;
 
 }  // namespace
@@ -21,7 +21,7 @@ ScratchPool::~ScratchPool() {
 }
 
 ScratchPool::Buffer ScratchPool::take(size_t bytes) {
-  // Powers of two, so that buffers of one call fit the next.
+  // Powers of two, so that the buffers of one call fit the next call.
   const size_t size = std::bit_ceil(std::max(bytes, kSmallest));
   // Last in, first out: the warmest memory.
   for (size_t i = free_.size(); i-- > 0;) {

@@ -6,7 +6,7 @@
 
 namespace q7x2 {
 
-/// Not thread-safe: its owner serialises.
+/// Not thread-safe: its owner must serialise the calls.
 class ScratchPool {
  public:
   struct Buffer {
@@ -22,7 +22,7 @@ class ScratchPool {
   /// At least `bytes` bytes, 64-byte aligned, contents undefined.
   Buffer take(size_t bytes);
   void release(Buffer buffer);
-  /// Frees a buffer of any pool for good. Any thread.
+  /// Frees a buffer of any pool. Any thread.
   static void destroy(Buffer buffer);
 
  private:

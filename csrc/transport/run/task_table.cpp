@@ -13,12 +13,12 @@
 namespace q7x2 {
 namespace {
 
-// How long what is on its way for a task that is over may take to end by itself. A live peer that
-// has failed the group too lets go within a round trip.
+// How long the requests of a task that is over may take to end by themselves. A live peer whose
+// group has failed too ends its requests within a round trip.
 constexpr std::chrono::milliseconds kQuiet{30};
 
-// Peers let go of a collective that has failed alone as soon as they hear of it. That takes as long
-// as the call may take.
+// If a collective has failed alone, peers end their part as soon as they are told. That can take as
+// long as the call's timeout.
 bool is_overdue(Locked& locked, Task& task, TimePoint now) {
   const Task::Record& record = task.record(locked);
   const bool failed_alone = task.takes_turn() && task.group().is_usable(locked);
@@ -37,8 +37,8 @@ void TaskTable::submit(Locked& locked, const std::shared_ptr<Task>& task) {
   });
 }
 
-// What a step throws, for example because there is no memory, fails the task on all ranks, since
-// the others would wait for what this one does not do.
+// An exception in `step`, for example because there is no memory, fails the task on all ranks,
+// because the others would wait for this rank's messages.
 template <typename Step>
 void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
   try {
@@ -62,7 +62,7 @@ void TaskTable::drain(Locked& locked) {
     record.has_moved = true;
     guarded(locked, task, [&] {
       if (pending.status == UCS_OK) {
-        // What collectives receive through shared memory does not come here.
+        // What collectives receive through shared memory is not counted here.
         if (pending.is_receive) {
           (pending.wire == Wire::kMemory ? record.traffic.received_memory
                                          : record.traffic.received_network) += pending.length;
@@ -133,7 +133,7 @@ void TaskTable::finished(Locked& locked, Task& task) {
 }
 
 void TaskTable::cancel(Locked& locked, Task& task) {
-  // Cancelling completes a request from inside the call; the reactor collects it.
+  // Cancelling a request completes it inside the call; the reactor collects it.
   for (PendingRequest* p = task.record(locked).requests.first(); p != nullptr; p = p->next) {
     if (p->is_receive && p->request != nullptr) {
       reactor_.cancel(locked, *p);

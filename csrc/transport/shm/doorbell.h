@@ -1,7 +1,7 @@
-// Doorbell: wakes ranks of this host for what lies in a group's shared memory.
+// Doorbell: wakes ranks of this host when there is something for them in a group's shared memory.
 //
-// Which rank must be woken is seen in that memory (ShmChannel). Waking needs UCX, whose event
-// descriptor the rank sleeps on.
+// The memory itself shows which rank must be woken (ShmChannel). Waking needs UCX, because the rank
+// sleeps on UCX's event descriptor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace q7x2 {
 
-/// A rank of this host; `peer` is null for this rank. `slot`: of the group, at that rank.
+/// A rank of this host; `peer` is null for this rank. `slot`: the group's slot at that rank.
 struct Resident {
   int rank = -1;
   Peer* peer = nullptr;
@@ -22,14 +22,16 @@ struct Resident {
 
 class Doorbell {
  public:
-  /// `residents`: the members of `channel`, in their order.
+  /// `residents`: the members of `channel`, in the same order.
   Doorbell(ControlPlane& controls, ShmChannel& channel, std::vector<Resident> residents)
       : controls_(controls), channel_(channel), residents_(std::move(residents)) {}
 
   const Resident& resident(int member) const { return residents_[static_cast<size_t>(member)]; }
-  /// After a descriptor of a collective, and where a full mailbox or a place became free.
+  /// To be called after a descriptor of a collective was sent, and after room was made in a full
+  /// mailbox or a place became free.
   void wake(Locked& locked, int member);
-  /// After a descriptor of a message, which may go to a rank that has nothing in progress.
+  /// To be called after a descriptor of a message, because the receiver may have nothing in
+  /// progress.
   void notify(Locked& locked, int member);
 
  private:

@@ -67,7 +67,7 @@ void Inbox::deliver(Locked& locked, int member, const HostMessage& descriptor) {
   }
 }
 
-/// The receive that a message of `member` goes to, which waits no more.
+/// The receive that matches a message of `member`; it no longer waits.
 std::optional<Inbox::Expected> Inbox::claim(Locked& locked, int member, uint32_t tag) {
   for (auto each = expected_.begin(); each != expected_.end();) {
     if (each->tag != tag || (each->member != kAnyMember && each->member != member)) {
@@ -78,7 +78,7 @@ std::optional<Inbox::Expected> Inbox::claim(Locked& locked, int member, uint32_t
     PendingRequest& pending = *receive.pending;
     each = expected_.erase(each);
     pending.in_inbox = false;
-    if (pending.worker == nullptr) return receive;  // it waited nowhere else
+    if (pending.worker == nullptr) return receive;  // it waited only here, not at UCX
     if (reactor_.take_back(locked, pending)) {
       receive.pending = &reactor_.new_request(locked, *pending.task, *pending.list, pending.token,
                                               kAnyMember, /*is_receive=*/true);
@@ -117,17 +117,17 @@ void Inbox::accept(Locked& locked, const Expected& receive, int member, uint32_t
                    number);
     if (fits) incoming_.insert_or_assign(Key{member, number}, Incoming{receive, length});
   });
-  receive.pending->peer = doorbell_.resident(member).rank;  // whom it waits for from here on
+  receive.pending->peer = doorbell_.resident(member).rank;  // whom it waits for from now on
   if (!fits) complete(locked, receive, member, length);
 }
 
 void Inbox::take_piece(Locked& locked, int member, const HostMessage& descriptor) {
   const auto found = incoming_.find({member, number_of(descriptor)});
-  if (found == incoming_.end()) return;  // its receive has been given up
+  if (found == incoming_.end()) return;  // its receive has been cancelled
   Incoming& incoming = found->second;
   const size_t offset = static_cast<uint32_t>(descriptor.tag) * channel_.place_bytes();
   if (offset > incoming.length || descriptor.length > incoming.length - offset) {
-    throw Error(ErrorCode::kTransport, "a piece in shared memory is not of its message");
+    throw Error(ErrorCode::kTransport, "a piece in shared memory does not belong to its message");
   }
   copy_bytes(incoming.receive.data + offset, descriptor.data(), descriptor.length);
   incoming.received += descriptor.length;
@@ -172,7 +172,7 @@ void Inbox::drop(Locked&, int member) {
   });
 }
 
-// Requests that UCX has, too, end there.
+// A receive that also waits at UCX ends there.
 void Inbox::forget(Locked& locked, const Task& task) {
   std::erase_if(expected_, [&](const Expected& receive) {
     const bool found = receive.pending->task == &task;

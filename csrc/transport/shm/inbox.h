@@ -1,8 +1,8 @@
-// Inbox: the user's messages of one group from ranks of this host, through a ShmChannel, and the
-// receives that wait for them. See Outbox.
+// Inbox: the user's messages of one group from ranks of this host, which come through a ShmChannel,
+// and the receives that wait for them. See Outbox.
 //
-// A receive from any rank waits at UCX, too, for ranks of other hosts. Whoever has a message first
-// takes it away from the other one.
+// A receive from any rank waits at UCX too, because the message may come from another host. When
+// one of the two has a message, it cancels the receive at the other.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 #include <optional>
 #include <utility>
 
-#include "transport/run/task.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {
@@ -28,15 +28,15 @@ class Inbox {
   Inbox(Reactor& reactor, ShmChannel& channel, Doorbell& doorbell, Outbox& outbox)
       : reactor_(reactor), channel_(channel), doorbell_(doorbell), outbox_(outbox) {}
 
-  /// `pending` completes with the oldest message from `member` with this tag, in memory for
-  /// `length` bytes. True: it has one already.
+  /// `pending` completes with the oldest message from `member` with this tag, which is copied to
+  /// `length` bytes at `data`. Returns true if the message has already arrived.
   bool receive(Locked& locked, PendingRequest& pending, int member, uint32_t tag, void* data,
                size_t length);
-  /// A descriptor of `member` to this inbox. Throws Error(kTransport) if it makes no sense.
+  /// Takes a descriptor of `member` to this inbox. Throws Error(kTransport) if it is invalid.
   void deliver(Locked& locked, int member, const HostMessage& descriptor);
-  /// `member` has left: what it has offered will not come.
+  /// `member` has left: messages that it has offered will not arrive.
   void drop(Locked& locked, int member);
-  /// A task is over.
+  /// A task is over: removes its receives.
   void forget(Locked& locked, const Task& task);
   /// UCX had a message first.
   void forget(Locked& locked, PendingRequest& pending);
@@ -50,15 +50,15 @@ class Inbox {
     std::byte* data;
     size_t room;
   };
-  /// A message that nobody has asked for.
+  /// A message that no receive has matched yet.
   struct Arrived {
     int member;
     uint32_t tag;
     size_t length;
-    std::unique_ptr<std::byte[]> bytes;  // null: it is offered
-    uint32_t number;                     // of the offer
+    std::unique_ptr<std::byte[]> bytes;  // null: it was only offered
+    uint32_t number;                     // number of the offer
   };
-  /// A message in pieces, on its way.
+  /// A message that is arriving in pieces.
   struct Incoming {
     Expected receive;
     size_t length;

@@ -6,7 +6,7 @@
 namespace q7x2 {
 namespace {
 
-// Descriptors in one round: the lock is held while they are filled.
+// Descriptors per round, because the lock is held while they are filled.
 constexpr int kRound = 4;
 
 uint64_t numbered(uint32_t number, uint32_t low) {
@@ -40,12 +40,12 @@ void Outbox::deliver(Locked& locked, int number, const HostMessage& descriptor) 
   const auto name = static_cast<uint32_t>(descriptor.tag >> 32);
   const auto found =
       std::ranges::find(member.offered, name, [](const Transfer& each) { return each.number; });
-  if (found == member.offered.end()) return;  // it was given up meanwhile
+  if (found == member.offered.end()) return;  // it has been cancelled
   if (descriptor.kind == DescriptorKind::kAcceptance) {
     member.accepted.splice(member.accepted.end(), member.offered, found);
     progress(locked, number);
   } else {
-    // Too long for the receive, whose rank knows that.
+    // The message is longer than the receive; the receiver reports that.
     complete(locked, found->message);
     member.offered.erase(found);
   }
@@ -58,7 +58,7 @@ bool Outbox::progress(Locked& locked, int member) {
   return descriptors > 0;
 }
 
-// Answers first: others wait for them.
+// Answers first, because other ranks wait for them.
 bool Outbox::post_next(Locked& locked, int number) {
   Member& member = at(number);
   if (!member.answers.empty()) {
@@ -148,7 +148,7 @@ void Outbox::complete(Locked& locked, const Message& message) {
   reactor_.complete(locked, *message.pending, UCS_OK, message.length);
 }
 
-// Without taking memory: there may be none.
+// Allocates no memory: there may be none left.
 void Outbox::forget(Locked& locked, const Task& task, bool tells) {
   const auto is_its = [&](const Message& message) {
     return message.pending != nullptr && message.pending->task == &task;

@@ -2,15 +2,16 @@
 //
 //   length            travels
 //   up to 40 bytes    in a descriptor
-//   up to a place     whole: it is copied to a place of the receiver, and the receiver copies it
-//                     from there, if need be to memory of its own until somebody asks for it
-//   more              in pieces of a place, once the receiver has accepted the offer of it. It does
-//                     so when it has a receive for it
+//   up to one place   whole: the sender copies it to a place of the receiver. The receiver copies
+//                     it from there to the receive, or to memory of its own until a receive
+//                     matches it
+//   more              in pieces, each of one place, after the receiver has accepted an offer. It
+//                     accepts when it has a matching receive
 //
-// So what has arrived and nobody asks for takes no place, a message that nobody asks for holds up
-// no other one, and a receiver that has stopped holds up only what is sent to it.
+// So a message that has arrived but matches no receive occupies no place, and does not hold up
+// other messages. A receiver that has stopped holds up only the messages to itself.
 //
-// Messages to a member leave in the order of their sends: whole, or as an offer. Pieces of several
+// Messages to one member leave in the order of their sends, whole or as an offer. Pieces of several
 // messages take turns.
 #pragma once
 
@@ -20,9 +21,9 @@
 #include <list>
 #include <vector>
 
-#include "transport/run/task.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/shm_channel.h"
+#include "transport/task/task.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {
@@ -35,34 +36,34 @@ class Outbox {
         doorbell_(doorbell),
         members_(static_cast<size_t>(channel.members())) {}
 
-  /// Task::completed follows when the memory may be used again.
+  /// Task::completed is called when the memory may be used again.
   void send(Locked& locked, Task& task, uint32_t token, int member, uint32_t tag, const void* data,
             size_t length);
-  /// The inbox of this rank answers the offer called `number`.
+  /// This rank's inbox answers the offer with this `number`.
   void answer(Locked& locked, int member, DescriptorKind kind, uint32_t number);
-  /// A descriptor of `member` to this outbox.
+  /// Takes a descriptor of `member` to this outbox.
   void deliver(Locked& locked, int member, const HostMessage& descriptor);
-  /// Sends what there is room for. True: something happened.
+  /// Sends as much as there is room for. Returns true if anything was sent.
   bool progress(Locked& locked, int member);
-  /// A task is over. With `tells` the receivers of its messages must know.
+  /// A task is over. If `tells`, the receivers of its messages are told that they will not arrive.
   void forget(Locked& locked, const Task& task, bool tells);
-  /// `member` has left: it takes nothing more.
+  /// `member` has left: it receives nothing more.
   void drop(Locked& locked, int member);
-  /// Whether there is something that waits for a receiver.
+  /// Whether any message waits for its receiver.
   bool is_waiting() const;
 
  private:
   struct Message {
-    PendingRequest* pending;  // null: it is given up, and its receiver is to be told
+    PendingRequest* pending;  // null: cancelled, and the receiver must be told
     uint32_t tag;
     const std::byte* data;
     size_t length;
   };
-  /// A message in pieces.
+  /// A message that is sent in pieces.
   struct Transfer {
     uint32_t number;
     Message message;
-    size_t next = 0;  // piece
+    size_t next = 0;  // the next piece
   };
   struct Member {
     std::deque<HostMessage> answers;

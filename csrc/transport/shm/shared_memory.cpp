@@ -7,7 +7,7 @@
 namespace q7x2 {
 namespace {
 
-// Of a key, before UCX's own part.
+// The part of a key before UCX's own.
 struct Prefix {
   uint64_t address;
   uint64_t bytes;
@@ -33,7 +33,7 @@ SharedMemory::SharedMemory(const UcpContext& context, size_t bytes)
 
   ucp_mem_attr_t attributes{};
   attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
-  check_ucx(ucp_mem_query(memory, &attributes), "tell where shared memory lies");
+  check_ucx(ucp_mem_query(memory, &attributes), "find the address of shared memory");
   data_ = static_cast<std::byte*>(attributes.address);
 
   void* packed = nullptr;

@@ -1,5 +1,5 @@
-// Memory of UCX that processes of one host load and store directly: allocated by one, mapped by the
-// others through `ucp_rkey_ptr`, so that there is no second mechanism beside UCX.
+// Memory of UCX that processes of one host load and store directly. One process allocates it; the
+// others map it through `ucp_rkey_ptr`, so UCX is the only mechanism for shared memory.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace q7x2 {
 
-/// A segment that this process owns, and that other users cannot open. Pages are zero until they
-/// are written, and take no memory until then. Other processes that have it mapped keep it alive
-/// beyond its owner.
+/// A segment that this process owns, and that other users cannot open. Pages are zero and take no
+/// memory until they are written. The segment lives until its owner and all processes that have
+/// mapped it are gone.
 class SharedMemory {
  public:
-  /// Throws Error(kTransport) where the host has no room or UCX no shared memory.
+  /// Throws Error(kTransport) if the host has no room or UCX has no shared memory.
   SharedMemory(const UcpContext& context, size_t bytes);
 
   std::byte* data() const { return data_; }
-  /// What others need to map it; opaque bytes.
+  /// The bytes that another process needs to map it; opaque.
   const std::string& key() const { return key_; }
 
  private:
@@ -36,11 +36,11 @@ class SharedMemory {
   std::string key_;
 };
 
-/// A segment of another process on this host.
+/// A segment of another process on this host, mapped into this one.
 class MappedMemory {
  public:
-  /// `key` comes from the SharedMemory, of `bytes`, of the process at the other end of `endpoint`.
-  /// Throws Error(kTransport) where it cannot be mapped, or has another length.
+  /// `key` is SharedMemory::key of the process at the other end of `endpoint`, and `bytes` the
+  /// segment's length. Throws Error(kTransport) if it cannot be mapped, or has another length.
   MappedMemory(const UcpEndpoint& endpoint, std::string_view key, size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -11,15 +11,15 @@ namespace {
 
 constexpr uint64_t kMagic = 0x32306c6832783771;  // "q7x2hl02"
 
-// For a member, so that it can read one while this rank writes the next.
+// Per member, so that it can read one place while this rank writes the next.
 constexpr size_t kFewestPlaces = 4;
 
 constexpr size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// UCX writes a segment in /dev/shm from end to end, so that it never lacks a page later. Where not
-// all ranks' segments fit, nobody begins.
+// UCX writes a segment in /dev/shm from end to end, so that no page can be missing later. If there
+// is no room for the segments of all ranks, none is allocated.
 size_t checked_size(const UcpContext& context, size_t bytes, int members) {
   if (!segments_fit(context.transports(), bytes, members)) {
     throw Error(ErrorCode::kTransport, "there is no shared memory for " + std::to_string(members) +
@@ -28,9 +28,10 @@ size_t checked_size(const UcpContext& context, size_t bytes, int members) {
   return bytes;
 }
 
-/// Whether a member has gone to sleep, or turned away, since it was last woken or rung for.
+/// Whether a member has gone to sleep, or stopped polling, since it was last woken or rung.
 bool is_odd_and_new(const std::atomic<uint32_t>& epoch, uint32_t& seen) {
-  // The descriptor before the look; the sleeper's flag before its own look.
+  // The descriptor is written before this load; the sleeper sets its flag before its own last
+  // check.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t now = epoch.load(std::memory_order_relaxed);
   if (now % 2 == 0 || now == seen) {
@@ -153,7 +154,7 @@ void ShmChannel::set_asleep(bool asleep) {
 
 void ShmChannel::start_polling() {
   std::atomic<uint32_t>& epoch = own().header.turn_epoch;
-  // Who does not see it yet rings once more.
+  // A sender that does not see this yet rings once more.
   if (!is_polled())
     epoch.store(epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -172,7 +173,7 @@ std::byte* ShmChannel::place(int member, int place) const {
 }
 
 std::optional<ShmChannel::Staging> ShmChannel::reserve(size_t bytes) {
-  // The first piece that fits: the memory that was used last is at the front, and warm.
+  // The first hole that is large enough: the memory used last is at the front, and in the cache.
   const size_t rounded = round_up(bytes, kPage);
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
     if (hole->bytes < rounded) {

@@ -7,7 +7,7 @@
 namespace q7x2 {
 namespace {
 
-/// Reads memory that changes behind the compiler's back, once.
+/// Reads memory that another process may change, exactly once.
 template <typename T>
 T read_once(const T& value) {
   return *static_cast<const volatile T*>(&value);
@@ -35,7 +35,7 @@ HostMessage ShmDescriptor::read(const std::byte* arena, size_t arena_bytes) cons
   const size_t begin = read_once(offset);
   if (message.ticket >= HostMessage::kTickets || begin > arena_bytes ||
       message.length > arena_bytes - begin) {
-    throw Error(ErrorCode::kTransport, "a message in shared memory lies outside of it");
+    throw Error(ErrorCode::kTransport, "a message in shared memory is outside of it");
   }
   message.staged = arena + begin;
   return message;

@@ -1,4 +1,4 @@
-// ShmDescriptor: one message in the mailbox of a ShmChannel, a cache line that another process
+// ShmDescriptor: one message in the mailbox of a ShmChannel: a cache line that another process
 // writes.
 #pragma once
 
@@ -7,35 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/task/host_message.h"
+
 namespace q7x2 {
-
-/// What a descriptor is about. All but the first are about messages of the user: see Outbox.
-enum class DescriptorKind : uint16_t {
-  kCollective,  ///< a message of a collective
-  kWhole,       ///< a message
-  kOffer,       ///< of a message that needs several descriptors
-  kAcceptance,
-  kRefusal,
-  kWithdrawal,
-  kPiece,
-};
-
-/// A message as its receiver, or its sender, has it.
-struct HostMessage {
-  static constexpr size_t kInlineBytes = 40;
-  static constexpr int kTickets = 256;
-  static constexpr int kNoTicket = 0xffff;
-
-  uint64_t tag = 0;
-  uint32_t length = 0;
-  uint16_t ticket = kNoTicket;
-  DescriptorKind kind = DescriptorKind::kCollective;
-  /// In the sender's arena; null where the bytes are in `carried`.
-  const std::byte* staged = nullptr;
-  std::array<std::byte, kInlineBytes> carried{};
-
-  const std::byte* data() const { return staged != nullptr ? staged : carried.data(); }
-};
 
 struct alignas(64) ShmDescriptor {
   std::atomic<uint32_t> number;  // 1 + its number in the mailbox; written last
@@ -46,11 +20,12 @@ struct alignas(64) ShmDescriptor {
   DescriptorKind kind;
   std::array<std::byte, HostMessage::kInlineBytes> carried;
 
-  /// The arena of the sender, of `arena_bytes`, begins at `arena`. Every field is read once, and
-  /// checked after that: the other process may change it at any time. Throws Error(kTransport)
-  /// where the descriptor tells of memory that does not exist, or is of no kind that there is.
+  /// `arena`: start of the sender's arena, which has `arena_bytes` bytes. Reads every field once,
+  /// and checks it after that, because the other process may change it at any time. Throws
+  /// Error(kTransport) if the descriptor refers to memory that does not exist, or has an unknown
+  /// kind.
   HostMessage read(const std::byte* arena, size_t arena_bytes) const;
-  /// All but the number.
+  /// Writes all fields except `number`.
   void write(const HostMessage& message, const std::byte* arena);
 };
 static_assert(sizeof(ShmDescriptor) == 64);

@@ -133,7 +133,7 @@ bool ShmMatcher::progress(Locked& locked) {
   return any;
 }
 
-// A group that has never had messages of the user spares the fence, and stays turned away.
+// A group that has never had messages of the user does without the memory fence, and does not poll.
 void ShmMatcher::start_polling(Locked&) {
   if (has_messages_) channel_->start_polling();
 }
@@ -155,7 +155,7 @@ void ShmMatcher::take_from(Locked& locked, int number) {
     if (!message) return;
     deliver(locked, number, *message);
   }
-  // The mailbox may have been full. Then its sender may sleep until there is room.
+  // The mailbox may have been full, and its sender may sleep until there is room.
   doorbell_.wake(locked, number);
 }
 

@@ -53,7 +53,7 @@ std::optional<Envelopes::Opened> Envelopes::open(Kind kind, std::string_view byt
   const std::string_view message = bytes.substr(sizeof(wire));
   const bool is_proven = equal_in_constant_time(
       wire.proof, proof_of(own_key_, kind, wire.sender, process_, wire.number, message));
-  // Only who knows the key makes a partner, so strangers cannot fill the memory.
+  // An entry is made only for senders that know the key, so strangers cannot fill the memory.
   if (!is_proven || !partners_[wire.sender].heard[static_cast<size_t>(kind)].accept(wire.number)) {
     refuse();
     return std::nullopt;
@@ -65,10 +65,10 @@ void Envelopes::refuse() {
   ++refused_;
   if (refused_ == 1) {
     log(Level::kWarn,
-        "a message was dropped that nobody of this job has sent: it has another Q7X2_SECRET, was "
-        "damaged, or was sent again. More of them are only counted (Q7X2_LOG=info)");
+        "dropped a message that no process of this job has sent: it has another Q7X2_SECRET, was "
+        "damaged, or was sent again. Further ones are only counted (Q7X2_LOG=info)");
   } else if (std::has_single_bit(refused_)) {
-    log(Level::kInfo, std::to_string(refused_) + " messages that nobody of this job has sent");
+    log(Level::kInfo, std::to_string(refused_) + " messages that no process of this job has sent");
   }
 }
 

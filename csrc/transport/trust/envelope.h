@@ -1,16 +1,16 @@
-// Envelopes: what stands before every control message, and shows that it comes from the job.
+// Envelopes: the header of every control message, which proves that the message belongs to the job.
 //
-//   sender    8 bytes: the process
+//   sender    8 bytes: the process's number
 //   number    8 bytes: counts the messages of this kind from the sender to the receiver, from 1
-//   proof    16 bytes: of the kind, both processes, the number and the message
+//   proof    16 bytes: authenticates the kind, both processes, the number and the message
 //   message
 //
-// The proof is checked before anything of the message is read. Then the number is: a message that
-// was recorded and is sent again is dropped. The key is the receiver's
-// (transport/trust/job_secret.h), so a message can also be checked if its sender's peer info has
-// not come yet.
+// The proof is checked before anything in the message is read. Then the number is checked: a
+// recorded message that is sent again is dropped. The key is the receiver's
+// (transport/trust/job_secret.h), so a message can be checked even before its sender's peer info
+// has arrived.
 //
-// A message that fails is dropped and counted. The first one is a warning.
+// A message that fails is dropped and counted. The first one causes a warning.
 //
 // Guarded by the reactor's lock.
 #pragma once
@@ -30,21 +30,21 @@ namespace q7x2 {
 
 class Envelopes {
  public:
-  /// Each has numbers of its own, because each travels in order by itself.
+  /// Each kind has its own numbers, because messages of one kind keep their order.
   enum class Kind : uint8_t { kControl, kBootstrap, kPrivate };
   static constexpr size_t kBytes = 32;
 
   struct Opened {
-    uint64_t sender = 0;  ///< process
+    uint64_t sender = 0;  ///< process number
     std::string_view message;
   };
 
   /// `self`: this process.
   Envelopes(const JobSecret& secret, const Identity& self);
 
-  /// The message behind its envelope, to be sent once.
+  /// `message` with its envelope. The result must be sent exactly once.
   std::string close(Kind kind, const Identity& receiver, std::string_view message);
-  /// Nothing if the message must be dropped. The result points into `bytes`. Throws
+  /// Returns nothing if the message must be dropped. The result points into `bytes`. Throws
   /// std::bad_alloc.
   std::optional<Opened> open(Kind kind, std::string_view bytes);
 

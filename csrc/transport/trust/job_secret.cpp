@@ -16,14 +16,15 @@
 namespace q7x2 {
 namespace {
 
-// Less than what `openssl rand -hex 16` prints, and far more than can be guessed if it is random.
+// Shorter than the output of `openssl rand -hex 16`. A random text of this length cannot be
+// guessed.
 constexpr size_t kFewestCharacters = 16;
 constexpr std::string_view kSalt = "q7x2 secret";
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
-/// Of a number, in the order of this machine: all machines of a job have the same.
+/// The bytes of a number, in this machine's byte order: all machines of a job have the same.
 std::span<const std::byte> bytes_of(const uint64_t& number) {
   return std::as_bytes(std::span(&number, 1));
 }
@@ -34,7 +35,7 @@ Proof shortened(const std::array<std::byte, 32>& code) {
   return proof;
 }
 
-/// Once per text: a process has one secret, and asks for it again and again.
+/// Computed once per text: a process has one secret, and needs its key often.
 std::array<std::byte, 32> key_of(std::string_view text) {
   static std::mutex mutex;
   static auto& keys = *new std::map<std::string, std::array<std::byte, 32>, std::less<>>;

@@ -1,21 +1,21 @@
 // JobSecret: how a process proves that it belongs to the job.
 //
-// Each process draws a random *key* when it starts, and publishes it with its peer info: through
-// the store, or in its handle. Who talks to a process must know that key. So whoever can read the
-// store of a job, or holds a handle, belongs to the job, and nobody else does.
+// Each process draws a random *key* when it starts, and publishes it with its peer info, in the
+// store or in its handle. A process that sends messages to it must know that key. So exactly those
+// who can read the job's store, or hold a handle, belong to the job.
 //
-// Q7X2_SECRET, if it is set, is a second condition: a text that all processes of the job are given
-// by another way than the store. It is a part of every proof. Then reading the store is not enough.
+// Q7X2_SECRET adds a second condition: a text that all processes of the job get in another way than
+// from the store. It is a part of every proof. Then reading the store is not enough.
 //
-//   secret    scrypt(Q7X2_SECRET), so that it takes long to try many; 32 zeros without one
-//   seal      of a text that passes through the store or in a handle:
+//   secret    scrypt(Q7X2_SECRET), which makes guessing slow; 32 zero bytes if it is unset
+//   seal      authenticates a text in the store or in a handle:
 //             HMAC(secret; "seal", where the text belongs, text)
 //   key to P  HMAC(secret; "key", P's number, P's key)
-//   proof     of a message to P: HMAC(key to P; what kind of message it is, its bytes)
+//   proof     authenticates a message to P: HMAC(key to P; kind of message, its bytes)
 //
-// HMAC is HMAC-SHA256. Of seals and proofs 128 bits are sent. All three are told apart by how they
-// begin. Without Q7X2_SECRET a seal only shows that the text is whole. docs/trust.md says
-// what follows from that.
+// HMAC is HMAC-SHA256. Seals and proofs are cut to 128 bits. The three uses differ in their first
+// bytes. Without Q7X2_SECRET a seal only protects the text from accidental changes. docs/trust.md
+// describes the consequences.
 #pragma once
 
 #include <array>
@@ -27,13 +27,13 @@
 
 namespace q7x2 {
 
-/// What a process draws at random, and publishes to those that may talk to it.
+/// Drawn at random by a process, and published to those that may send messages to it.
 using ProcessKey = std::array<std::byte, 16>;
-/// With what messages to one process are authenticated.
+/// The key that authenticates messages to one process.
 using MessageKey = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 16>;
 
-/// A process as others must know it to talk to it.
+/// What others must know about a process to send messages to it.
 struct Identity {
   uint64_t process = 0;
   ProcessKey key{};
@@ -42,23 +42,23 @@ struct Identity {
 /// Random, from the kernel. Throws Error(kTransport) if it has none.
 Identity random_identity();
 void fill_randomly(std::span<std::byte> bytes);
-/// 32 hexadecimal digits that nobody else has. Throws Error(kTransport).
+/// 32 random hexadecimal digits. Throws Error(kTransport).
 std::string random_key();
 
 class JobSecret {
  public:
   static constexpr size_t kSealBytes = 16;
 
-  /// Empty: there is none.
+  /// Empty: no secret.
   explicit JobSecret(std::string_view text);
-  /// Of Q7X2_SECRET. Throws Error(kInvalidArgument) if that is too short.
+  /// Reads Q7X2_SECRET. Throws Error(kInvalidArgument) if it is too short.
   static JobSecret of_environment();
 
-  /// `text` behind its seal. `place` says where it belongs, so that it cannot be used elsewhere.
+  /// `text` with its seal. `place` says where it belongs, so that it is not valid elsewhere.
   std::string seal(std::string_view place, std::string_view text) const;
   /// The text that was sealed, a part of `sealed`. Throws Error(kMismatch) if the bytes were
-  /// changed, or sealed for another place or with another secret. `whose` begins the message: "the
-  /// peer info of rank 3".
+  /// changed, or were sealed for another place or with another secret. `whose` begins the error
+  /// message: "the peer info of rank 3".
   std::string_view open(std::string_view place, std::string_view sealed,
                         const std::string& whose) const;
 
@@ -71,8 +71,7 @@ class JobSecret {
   bool is_set_;
 };
 
-/// `kind` tells messages apart that have the same bytes. The length of `numbers` must follow from
-/// it.
+/// `kind` distinguishes messages with the same bytes. The length of `numbers` must follow from it.
 Proof prove(const MessageKey& key, std::string_view kind, std::span<const std::byte> numbers,
             std::span<const std::byte> message = {});
 

@@ -1,7 +1,8 @@
-// ReplayWindow: which numbers of a sequence have been seen, so that a message is taken only once.
+// ReplayWindow: which numbers of a sequence have been seen, so that a message is accepted only
+// once.
 //
-// Numbers may come a little out of order: a long message overtakes none, but a short one may
-// overtake a long one. What is 64 or more behind the highest counts as seen (RFC 4303, 3.4.3).
+// Numbers may arrive a little out of order, because a short message may overtake a long one. A
+// number that is 64 or more behind the highest counts as seen (RFC 4303, 3.4.3).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ class ReplayWindow {
  public:
   static constexpr uint64_t kWidth = 64;
 
-  /// Marks `number` as seen. False: it was already, or it is too old to say. Numbers begin at 1.
+  /// Marks `number` as seen. Returns false if it was seen already, or is too old. Numbers begin at
+  /// 1.
   bool accept(uint64_t number) {
     if (number == 0) {
       return false;
@@ -33,7 +35,7 @@ class ReplayWindow {
 
  private:
   uint64_t highest_ = 0;
-  uint64_t seen_ = 0;  // bit i: highest_ - i
+  uint64_t seen_ = 0;  // bit i stands for number highest_ - i
 };
 
 }  // namespace q7x2

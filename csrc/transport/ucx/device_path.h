@@ -1,8 +1,8 @@
-// DevicePath: how uncompressed tensors on a device get from rank to rank.
+// DevicePath: how uncompressed tensors on a device travel from rank to rank.
 //
-// Staged ones pass through pinned host memory. Direct ones stay on the device, and UCX gets their
-// addresses: between ranks of a host it copies from device to device (CUDA IPC), and between hosts
-// a NIC reads and writes the device's memory (GPUDirect RDMA), if it can.
+// Staged tensors pass through pinned host memory. Direct ones stay on the device, and UCX gets
+// their addresses: between ranks of a host it copies from device to device (CUDA IPC), and between
+// hosts a NIC reads and writes the device's memory (GPUDirect RDMA), if it can.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ class UcpContext;
 enum class DevicePath : uint8_t {
   kAuto,  ///< direct if all ranks share a host, and UCX can copy between their devices
   kStaged,
-  kDirect,  ///< whatever UCX does to move the memory of a device
+  kDirect,  ///< in whatever way UCX moves the memory of a device
 };
 /// "auto", "staged", "direct".
 std::string_view to_string(DevicePath path);
-/// Throws Error(kInvalidArgument), which begins with `what`, for any other text.
+/// Throws Error(kInvalidArgument) for any other text; its message begins with `what`.
 DevicePath parse_device_path(std::string_view text, std::string_view what);
 
-/// What UCX does with memory of CUDA devices in one process.
+/// How UCX handles memory of CUDA devices in one process.
 enum class DeviceMemory : uint8_t {
-  kNone,    ///< it does not know it
-  kCopied,  ///< it copies it to the host and back, if it has no better way
-  kMapped,  ///< the processes of a host also copy between their devices
+  kNone,    ///< it does not know this memory
+  kCopied,  ///< it copies through the host if it has no better way
+  kMapped,  ///< it also copies between the devices of processes of one host
 };
 DeviceMemory device_memory_of(const UcpContext& context);
 

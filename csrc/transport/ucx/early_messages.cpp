@@ -24,7 +24,7 @@ void EarlyMessages::take_from(UcpWorker& worker) {
     message.place = place;
     message.tag = info.sender_tag;
     message.length = info.length;
-    // The same one: the oldest.
+    // The probe finds the oldest one again.
     ucp_tag_message_h handle = ucp_tag_probe_nb(worker.get(), 0, 0, /*remove=*/1, &info);
     ucp_request_param_t param{};
     param.op_attr_mask =

@@ -1,9 +1,9 @@
-// EarlyMessages: messages that arrived before anybody asked for them, in memory of this process.
+// EarlyMessages: messages that arrived before their receive was posted, in memory of this process.
 //
 // UCX leaves such a message in the shared memory through which it came, and takes more of that
-// memory for the next. Where it gets no more, UCX 1.22 loses messages without a word, and crashes
-// when it is closed. So on a machine where that may happen, the reactor moves them here after each
-// progress of the worker. A receive looks here first.
+// memory for the next one. If it gets no more, UCX 1.22 silently loses messages, and crashes when
+// it is closed. So on a machine where this may happen, the reactor moves them here after each
+// progress of the worker. A receive is first matched here.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,17 @@ class EarlyMessages {
   EarlyMessages(const EarlyMessages&) = delete;
   EarlyMessages& operator=(const EarlyMessages&) = delete;
 
-  /// Moves what `worker` has. If memory is short, the rest stays with UCX.
+  /// Moves the messages of `worker`. If memory is short, the rest stays with UCX.
   void take_from(UcpWorker& worker);
-  /// False: nothing here matches. Else `pending` completes with the oldest that does, at once or
-  /// when the rest of it has arrived.
+  /// Returns false if no message here matches. Otherwise `pending` completes with the oldest one
+  /// that does, at once or when the rest of it has arrived.
   bool receive(PendingRequest& pending, uint64_t tag, uint64_t mask, void* data, size_t length);
-  /// Whether `pending` waits for the rest of a message of these.
+  /// Whether `pending` waits for the rest of a message in this table.
   bool has(const PendingRequest& pending) const;
-  /// False: `pending` does not wait for a message of these. Else it completes as cancelled.
+  /// Completes `pending` as cancelled. Returns false if it does not wait for a message in this
+  /// table.
   bool cancel(PendingRequest& pending);
-  /// The tag of the oldest that matches and that nobody has asked for.
+  /// The tag of the oldest message that matches and has no receive.
   std::optional<uint64_t> find(uint64_t tag, uint64_t mask) const;
   void drop(uint64_t tag, uint64_t mask);
 
@@ -42,12 +43,12 @@ class EarlyMessages {
     uint64_t tag = 0;
     size_t length = 0;
     std::unique_ptr<std::byte[]> bytes;
-    void* request = nullptr;  ///< UCX's handle; null once all of it is here
+    void* request = nullptr;  ///< UCX's handle; null once the whole message is here
     ucs_status_t status = UCS_INPROGRESS;
     bool is_dropped = false;
     std::list<Message>::iterator place;
 
-    // Who has asked for it.
+    // The receive that waits for the rest.
     PendingRequest* pending = nullptr;
     void* data = nullptr;
     size_t room = 0;
@@ -59,7 +60,7 @@ class EarlyMessages {
   Place oldest(uint64_t tag, uint64_t mask);
   void hand_over(Place message);
 
-  std::list<Message> messages_;  // in the order of their arrival
+  std::list<Message> messages_;  // in the order of arrival
 };
 
 }  // namespace q7x2

@@ -9,8 +9,8 @@
 namespace q7x2 {
 namespace {
 
-// Threads that wait are woken when the lock is let go. One that does not have it after so long does
-// not get a processor.
+// Waiting threads are woken when the lock is released. A thread that still does not have it after
+// this time does not get a processor.
 constexpr std::chrono::milliseconds kPatience{5};
 
 }  // namespace

@@ -17,13 +17,15 @@ namespace q7x2 {
 
 class ControlPlane;
 class FlightLog;
+class GroupHost;
 class GroupTable;
 class Locked;
 class PeerTable;
 class Reactor;
+class TaskHost;
 class TaskTable;
 
-/// What a lock covers.
+/// The objects that a lock guards.
 struct LockedState {
   Reactor* reactor = nullptr;
   PeerTable* peers = nullptr;
@@ -31,27 +33,31 @@ struct LockedState {
   GroupTable* groups = nullptr;
   TaskTable* tasks = nullptr;
   FlightLog* flights = nullptr;
+  TaskHost* task_host = nullptr;
+  GroupHost* group_host = nullptr;
 };
 
-/// The lock. Copied by a fork, when another thread may hold it; so a forked child cannot take it.
+/// The lock. A forked child cannot take it, because another thread may have held it during the
+/// fork.
 class ReactorLock {
  public:
   ReactorLock() = default;
   ReactorLock(const ReactorLock&) = delete;
   ReactorLock& operator=(const ReactorLock&) = delete;
 
-  /// Before anybody takes it: what it covers.
+  /// To be called before the lock is first taken: the objects that it guards.
   void cover(const LockedState& state) { state_ = state; }
-  /// True: the caller holds it, and makes a `Locked` with std::adopt_lock. False also while another
-  /// thread waits for it, which comes first.
+  /// Returns true if the caller now holds the lock; it must then construct a `Locked` with
+  /// std::adopt_lock. Also returns false while another thread waits for the lock, because that
+  /// thread comes first.
   bool try_lock() { return !is_wanted() && mutex_.try_lock(); }
   /// Whether a thread waits for it.
   bool is_wanted() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
-  /// For a thread that takes the lock again and again: lets those that wait for it have it first.
-  /// Else it would take the lock back before one of them wakes up.
+  /// For a thread that takes the lock repeatedly: lets the waiting threads take it first. Otherwise
+  /// it would take the lock again before one of them wakes up.
   void let_others_first() const;
-  /// The proof of whoever holds it now: for UCX's callbacks, which are called by a thread that
-  /// holds it. Throws Error(kInternal) if nobody does.
+  /// The proof of the current holder: for UCX's callbacks, which run in a thread that holds the
+  /// lock. Throws Error(kInternal) if no thread holds it.
   Locked& held() const;
 
  private:
@@ -69,7 +75,7 @@ class Locked {
   /// Throws Error(kAborted) in a forked child.
   explicit Locked(ReactorLock& lock);
   Locked(ReactorLock& lock, std::adopt_lock_t);
-  /// Lets the lock go, then drops what was given to `drop_later`.
+  /// Releases the lock, then destroys what was given to `drop_later`.
   ~Locked();
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
@@ -80,9 +86,12 @@ class Locked {
   GroupTable& groups() const { return *lock_.state_.groups; }
   TaskTable& tasks() const { return *lock_.state_.tasks; }
   FlightLog& flights() const { return *lock_.state_.flights; }
+  /// What the process does for tasks, and for groups.
+  TaskHost& task_host() const { return *lock_.state_.task_host; }
+  GroupHost& group_host() const { return *lock_.state_.group_host; }
 
-  /// Dropping a task frees memory of the user, which may need the GIL: not with the lock held. If
-  /// this throws std::bad_alloc, the caller still has the object.
+  /// Destroying a task frees memory of the user, which may need the GIL, so the lock must not be
+  /// held. If this throws std::bad_alloc, the caller still has the object.
   template <typename T>
   void drop_later(std::shared_ptr<T>&& object) {
     dropped_.emplace_back();

@@ -22,7 +22,7 @@ void on_sent(void* request, ucs_status_t status, void* user_data) {
 
 void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                  void* user_data) {
-  // `info` lies in the request.
+  // `info` is a part of the request.
   request_done(request, *static_cast<PendingRequest*>(user_data), status, info->length,
                info->sender_tag);
 }
@@ -47,7 +47,7 @@ void send_eagerly(const UcpEndpoint& endpoint, unsigned id, std::string bytes, b
       ucp_am_send_nbx(endpoint.get(), id, as_header ? data : nullptr, as_header ? length : 0,
                       as_header ? nullptr : data, as_header ? 0 : length, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    static_cast<void>(kept.release());  // on_message_sent deletes them
+    static_cast<void>(kept.release());  // on_message_sent deletes it
   }
 }
 
@@ -167,8 +167,8 @@ void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint
 bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag,
                       uint64_t mask, void* data, size_t length, MemoryKind kind) {
   ucp_request_param_t param{};
-  // Completion always comes by the callback, if need be from inside the call: UCX 1.13 does not say
-  // what a receive brought that completes at once.
+  // Every completion is reported by the callback, even from inside the call: for a receive that
+  // completes at once, UCX 1.13 does not return the length and the tag.
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.memory_type = ucx_memory(kind);
@@ -229,7 +229,7 @@ void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
       if (message == nullptr) {
         break;
       }
-      // Received into nothing: truncated, dropped.
+      // Receives it into an empty buffer, which drops it.
       ucp_request_param_t param{};
       void* request = ucp_tag_msg_recv_nbx(worker->get(), nullptr, 0, message, &param);
       if (UCS_PTR_IS_PTR(request)) {

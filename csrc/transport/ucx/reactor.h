@@ -1,8 +1,8 @@
 // Reactor: UCX's workers, the requests in progress, and their completions. Nothing else.
 //
-// One worker serves the network that all hosts share, and one more each interface beside it. The
-// reactor neither waits nor knows about groups and peers: whoever holds its lock progresses it,
-// takes the completions, and tells the tasks.
+// One worker serves the network that all hosts share, and one more each private network interface.
+// The reactor neither waits nor knows about groups and peers: the thread that holds its lock
+// progresses it, takes the completions, and tells the tasks.
 #pragma once
 
 #include <poll.h>
@@ -38,48 +38,47 @@ class Reactor {
   UcpWorker& worker() { return ucx_.worker; }
   /// Names of UCX's transports that this process may use.
   std::vector<std::string> transports() const { return ucx_.context.transports(); }
-  /// None if messages that nobody has asked for yet may be moved out of UCX's memory.
+  /// None if messages without a receive may be moved out of UCX's memory.
   DeviceMemory device_memory() const {
     return ucx_.may_run_out ? DeviceMemory::kNone : device_memory_of(ucx_.context);
   }
-  /// What the user should know of how UCX was opened; once.
+  /// Warnings for the user about how UCX was opened. Returns them only once.
   std::vector<std::string> take_warnings(Locked&);
-  /// Processes of these hosts may connect over TCP from now on, too. Before the first call nobody
-  /// may. Throws Error(kTransport).
-  /// False: they might already.
+  /// From now on processes of these hosts may connect over TCP too. Before the first call no
+  /// process may. Returns false if all of them already may. Throws Error(kTransport).
   bool admit(Locked&, const HostAddresses& hosts);
   const HostAddresses& admitted() const { return admitted_; }
   /// To be called now and then: see TcpGate.
   void heed_files(Locked&);
-  /// The worker for an interface beside the shared network; made on first use.
+  /// The worker for a private network interface; it is made on first use.
   UcpWorker& private_worker(Locked&, const Nic& nic);
 
-  /// Drives the workers. True: something happened.
+  /// Drives the workers. Returns true if anything happened.
   bool progress(Locked&);
-  /// Arms the workers' event descriptors. False: there are events, progress first.
+  /// Arms the workers' event descriptors. Returns false if there are events; progress first.
   bool arm(Locked&);
-  /// What becomes readable when an armed worker has an event.
+  /// The descriptors that become readable when an armed worker has an event.
   std::vector<pollfd> events(Locked&) const;
-  /// Bytes that were sent by TCP and that the peers' kernels do not have yet, without those to
-  /// `silent` hosts.
+  /// Number of bytes that were sent by TCP and not acknowledged by the peers' kernels, without
+  /// bytes to `silent` hosts.
   size_t unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent) const;
 
-  // Requests. Each is told to `take_completed` once, unless it is released before.
+  // Requests. `take_completed` returns each one once, unless it is released before.
 
   PendingRequest& new_request(Locked&, Task& task, RequestList& list, uint32_t token, int peer,
                               bool is_receive, Wire wire = Wire::kShared);
   void release(Locked&, PendingRequest& pending);
   void send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
             const void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
-  /// False: it is complete already.
+  /// Returns false if it has already completed.
   bool receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag, uint64_t mask,
                void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
-  /// Cancels a receive that UCX has in progress.
+  /// Cancels a receive that is in progress in UCX.
   void cancel(Locked&, PendingRequest& pending);
-  /// Cancels a receive unless UCX has a message for it. False: it has.
+  /// Cancels a receive unless UCX has a message for it. Returns false if UCX has one.
   bool take_back(Locked&, PendingRequest& pending);
-  /// Does `post`, after which the request will complete. Releases it if that throws: what is not
-  /// posted never completes, and its task would wait for it.
+  /// Calls `post`, after which the request will complete. Releases the request if `post` throws: a
+  /// request that is not posted never completes, and its task would wait for it.
   template <typename Post>
   void posted(Locked& locked, PendingRequest& pending, const Post& post) {
     try {
@@ -92,12 +91,12 @@ class Reactor {
   /// Completes a request that UCX does not know.
   void complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length = 0,
                 uint64_t tag = 0);
-  /// The oldest completion; null if there is none. To be released.
+  /// The oldest completed request; null if there is none. The caller must release it.
   PendingRequest* take_completed(Locked&) { return completions_.take(); }
 
   // Messages that no receive was posted for.
 
-  /// The tag of one on the shared network.
+  /// The tag of such a message on the shared network.
   std::optional<uint64_t> find_unexpected(Locked&, uint64_t tag, uint64_t mask);
   void drop_unexpected(Locked&, uint64_t tag, uint64_t mask);
 
@@ -105,10 +104,10 @@ class Reactor {
 
   /// On the shared network.
   void on_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
-  /// On private links; to be called before there is one.
+  /// On private links; to be called before the first one exists.
   void on_private_message(unsigned id, ucp_am_recv_callback_t callback, void* arg);
   void send_message(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
-  /// A long one, up to some megabytes: the receiver finds the bytes in the data and not in the
+  /// For a long message, up to some megabytes: the receiver finds the bytes in the data, not in the
   /// header.
   void send_payload(Locked&, const UcpEndpoint& endpoint, unsigned id, std::string bytes);
 
@@ -121,13 +120,13 @@ class Reactor {
   };
 
   ReactorLock lock_;
-  // What UCX writes to, and completes, until it is closed.
+  // UCX writes to these, and completes requests, until it is closed.
   EarlyMessages early_;
   Completions completions_;
   RequestPool pool_;
   UcxRuntime ucx_;
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
-  std::vector<UcpWorker*> workers_;                                        // all of them
+  std::vector<UcpWorker*> workers_;                                        // all workers
   std::vector<ucp_am_handler_param_t> private_handlers_;
   HostAddresses admitted_;
 };

@@ -1,4 +1,4 @@
-// Requests in progress: what a task has asked UCX or shared memory for, and what is complete.
+// Requests in progress: what a task has asked UCX or shared memory to do, and what has completed.
 #pragma once
 
 #include <cstddef>
@@ -15,30 +15,30 @@ class RequestList;
 class Task;
 class UcpWorker;
 
-/// What a message goes over: the network that all hosts share, a private link of two hosts beside
-/// it, or memory that two ranks of a host share.
+/// What a message uses: the network that all hosts share, a private link of two hosts, or memory
+/// that two ranks of a host share.
 enum class Wire : uint8_t { kShared, kPrivate, kMemory };
 
 /// One request of a task. Owned by the pool, linked into its task while in progress.
 struct PendingRequest {
   Task* task = nullptr;
-  uint32_t token = 0;  ///< what the task calls it
+  uint32_t token = 0;  ///< the task's number for it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
   Wire wire = Wire::kShared;
   bool completed = false;       ///< UCX has called back
-  bool in_inbox = false;        ///< receives: the inbox of the group has it, too
-  void* request = nullptr;      ///< UCX's handle; null once it completed
-  UcpWorker* worker = nullptr;  ///< receives: which one UCX's handle belongs to
-  RequestList* list = nullptr;  ///< of the task
+  bool in_inbox = false;        ///< receives: also waits in the inbox of the group
+  void* request = nullptr;      ///< UCX's handle; null once it has completed
+  UcpWorker* worker = nullptr;  ///< receives: the worker that UCX's handle belongs to
+  RequestList* list = nullptr;  ///< the task's list
   Completions* completions = nullptr;
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;
 
-  // When it is complete, until the task is told.
+  // Set on completion, until the task is told.
   ucs_status_t status = UCS_OK;
-  size_t length = 0;  ///< receives: of the message
-  uint64_t tag = 0;   ///< receives: of the message
+  size_t length = 0;  ///< receives: length of the message
+  uint64_t tag = 0;   ///< receives: tag of the message
   PendingRequest* next_complete = nullptr;
 };
 
@@ -46,7 +46,7 @@ struct PendingRequest {
 class RequestList {
  public:
   bool is_empty() const { return first_ == nullptr; }
-  /// Follow `next` to the others.
+  /// The others follow by `next`.
   PendingRequest* first() const { return first_; }
   void add(PendingRequest& pending);
   void remove(PendingRequest& pending);
@@ -55,12 +55,12 @@ class RequestList {
   PendingRequest* first_ = nullptr;
 };
 
-/// Requests that are complete, in their order. Adding one needs no memory, because UCX's callbacks
-/// add and must not throw.
+/// Requests that have completed, in order. Adding one needs no memory, because UCX's callbacks add
+/// requests and must not throw.
 class Completions {
  public:
   void add(PendingRequest& pending, ucs_status_t status, size_t length = 0, uint64_t tag = 0);
-  /// Null: there is none.
+  /// Null if there is none.
   PendingRequest* take();
 
  private:
@@ -68,7 +68,7 @@ class Completions {
   PendingRequest* last_ = nullptr;
 };
 
-/// Memory for requests, reused.
+/// Memory for requests; it is reused.
 class RequestPool {
  public:
   PendingRequest& take();

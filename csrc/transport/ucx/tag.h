@@ -4,19 +4,20 @@
 //   point to pt | 10 | slot:10 | source:13 | 0:7         | user tag:32                          |
 //   control     | 11 | slot:10 | source:13 | 0:7         | sequence:32                          |
 //
-// `slot` names the group *at the receiver*: each process numbers its own groups and tells the
-// number in its peer info, so no agreement is needed. A slot belongs to one incarnation of a group
-// and is given out round robin, which makes it the epoch too: a late packet of an aborted group
-// finds no receive. `source` is the sender's rank in the group. The fingerprint, a hash of the call
-// (op, dtype, count, root, reduction, algorithm), is left out of the match and compared afterwards:
-// ranks that disagree about a call meet and get an error, instead of waiting for each other.
+// `slot` is the group's number *at the receiver*: each process numbers its own groups and publishes
+// the number in its peer info, so no agreement is needed. A slot belongs to one incarnation of a
+// group. Slots are assigned round robin, so the slot is the epoch too: a late packet of an aborted
+// group finds no receive. `source` is the sender's rank in the group. The fingerprint is a hash of
+// the call (op, dtype, count, root, reduction, algorithm). It is not part of the match, but is
+// compared afterwards: ranks that disagree about a call get an error instead of waiting for each
+// other.
 //
-// The bits of the source that a group's ranks do not need belong to the fingerprint too: it has 22
-// bits between two ranks, 17 among 64, and 13 among 1,024. Each message shows another part of the
+// Bits of the source that a group's ranks do not need belong to the fingerprint too: it has 22 bits
+// between two ranks, 17 among 64, and 13 among 1,024. Each message carries another part of the
 // hash, so that a call of seven messages compares all of it.
 //
-// Between ranks that share memory, the mailbox tells the group and the sender. There a collective's
-// tag has 35 bits of the fingerprint:
+// Between ranks that share memory, the mailbox identifies the group and the sender. So a
+// collective's tag has 35 bits of the fingerprint:
 //
 //   fingerprint:25 | sequence:13 | slice:4 | message:12 | fingerprint:10
 #pragma once
@@ -51,18 +52,18 @@ inline constexpr uint64_t kAnySourceMask = ~kSourceMask;
 /// Matches everything that is addressed to one slot.
 inline constexpr uint64_t kSlotMask = ((uint64_t{1} << kSlotBits) - 1) << kSlotShift;
 
-/// The bits of a collective's tag that are the fingerprint's; the others match its message.
+/// The bits of a collective's tag that belong to the fingerprint; the other bits match its message.
 inline constexpr uint64_t fingerprint_mask(int world_size) {
   const uint64_t low = (uint64_t{1} << kFingerprintBits) - 1;
   const uint64_t sources = std::bit_ceil(static_cast<uint64_t>(world_size)) - 1;
   return low | (kSourceMask & ~(sources << kSourceShift));
 }
 
-/// The same of a tag in shared memory.
+/// The same for a tag in shared memory.
 inline constexpr uint64_t kSharedFingerprintMask =
     ((uint64_t{1} << kFingerprintBits) - 1) | ~((uint64_t{1} << kSourceShift) - 1);
 
-/// The fingerprint as a call's message `message` shows it.
+/// The fingerprint rotated as message number `message` of a call carries it.
 inline constexpr uint64_t turned(uint64_t fingerprint, int message) {
   return std::rotr(fingerprint, message * kFingerprintBits % 64);
 }
@@ -79,7 +80,7 @@ inline constexpr uint64_t base(Kind kind, int slot, int source) {
          static_cast<uint64_t>(source) << kSourceShift;
 }
 
-/// Of a message in a group of `world_size` ranks.
+/// The tag of a message in a group of `world_size` ranks.
 inline constexpr uint64_t collective(int slot, int source, uint64_t sequence, uint64_t slice,
                                      uint64_t message, uint64_t fingerprint, int world_size) {
   return base(Kind::kCollective, slot, source) | (sequence % kSequenceCycle) << kSequenceShift |
@@ -107,7 +108,7 @@ inline constexpr uint64_t slot_bits(int slot) {
 inline constexpr int slot_of(uint64_t tag) {
   return static_cast<int>((tag & kSlotMask) >> kSlotShift);
 }
-/// In a group of `world_size` ranks. It may be no rank of it, in a message from nowhere.
+/// In a group of `world_size` ranks. A forged message may name a rank that does not exist.
 inline constexpr int source_of(uint64_t tag, int world_size) {
   const bool has_fingerprint = (tag & kKindMask) == base(Kind::kCollective, 0, 0);
   const uint64_t mask = has_fingerprint ? kSourceMask & ~fingerprint_mask(world_size) : kSourceMask;
@@ -116,7 +117,7 @@ inline constexpr int source_of(uint64_t tag, int world_size) {
 inline constexpr uint64_t sequence_of(uint64_t tag) {
   return (tag >> kSequenceShift) % kSequenceCycle;
 }
-/// The number of the collective that a message with this tag belongs to: of those with its
+/// The number of the collective that a message with this tag belongs to: of all numbers with its
 /// sequence, the one nearest to `number`.
 inline constexpr uint64_t number_near(uint64_t number, uint64_t tag) {
   const uint64_t ahead = (sequence_of(tag) - number) % kSequenceCycle;

@@ -27,7 +27,7 @@
 namespace q7x2 {
 namespace {
 
-// More connections than come between two looks at the number of open files, as a rule.
+// Usually more connections than arrive between two checks of the number of open files.
 constexpr int kSpareFiles = 16;
 
 [[noreturn]] void cannot(const std::string& what) {
@@ -64,7 +64,7 @@ IpEndpoint own_endpoint(int socket) {
   return *own;
 }
 
-/// Whether a worker's address names the port: in network byte order, as UCX writes it.
+/// Whether a worker's address contains the port, in network byte order, as UCX writes it.
 bool has_port(const std::string& address, int socket) {
   const in_port_t port = htons(own_endpoint(socket).port);
   return address.find(std::string_view(reinterpret_cast<const char*>(&port), sizeof(port))) !=
@@ -78,8 +78,8 @@ bool is_epoll(int fd) {
          std::string_view(name.data()) == "anon_inode:[eventpoll]";
 }
 
-/// A listening socket that nobody can connect to: its name is gone. Invalid if there is no place
-/// for the name.
+/// A listening socket that nobody can connect to, because its name is deleted. Invalid if the name
+/// cannot be created in `place`.
 OwnedFd unreachable_listener_in(const std::filesystem::path& place) {
   std::string folder = (place / "q7x2-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return OwnedFd();
@@ -109,8 +109,8 @@ bool share_port(int socket, bool on) {
   return ::setsockopt(socket, SOL_SOCKET, SO_REUSEPORT, &value, sizeof(value)) == 0;
 }
 
-/// Ends to listen, but stays bound. The kernel takes the port from a socket for which it has chosen
-/// it, so another one has it meanwhile.
+/// Stops listening, but stays bound. The kernel takes the port away from a socket for which it had
+/// chosen it. So another socket holds the port meanwhile.
 void stop_listening(int socket) {
   const IpEndpoint own = own_endpoint(socket);
   const SocketAddress address(own);
@@ -119,12 +119,12 @@ void stop_listening(int socket) {
       ::bind(keeper, address.get(), address.size()) != 0 || ::shutdown(socket, SHUT_RDWR) != 0) {
     cannot("closed");
   }
-  // EINVAL: it has a port that UCX has chosen (UCX_TCP_PORT_RANGE), and keeps it.
+  // EINVAL: the socket keeps a port that UCX has chosen (UCX_TCP_PORT_RANGE).
   if (::bind(socket, address.get(), address.size()) != 0 && errno != EINVAL) cannot("kept");
   share_port(socket, false);
 }
 
-/// Shuts down what is connected from elsewhere.
+/// Shuts down connections from other hosts.
 void shut_out_others(int worker, const HostAddresses& hosts) {
   for (const Watched& interface : watched_by(worker)) {
     for (const Watched& each : watched_by(interface.fd)) {
@@ -136,7 +136,7 @@ void shut_out_others(int worker, const HostAddresses& hosts) {
   }
 }
 
-/// Whether this process can open only few more files. The kernel hands out the lowest free number.
+/// Whether this process can open only a few more files. The kernel assigns the lowest free number.
 bool are_files_scarce() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
@@ -180,9 +180,9 @@ bool TcpGate::is_there(const Listener& listener) {
   return inode_of(listener.number) == listener.inode;
 }
 
-// A handler of UCX may run at any time: it may find nobody to accept, but never an error.
+// A handler of UCX may run at any time: it may find no connection to accept, but never an error.
 void TcpGate::close(Listener& listener) {
-  if (listener.epoll < 0) return;  // it listens, and drops all that comes
+  if (listener.epoll < 0) return;  // it listens, and drops all packets
   const OwnedFd unreachable = unreachable_listener();
   if (unreachable < 0) return;
   listener.socket = OwnedFd(::fcntl(listener.number, F_DUPFD_CLOEXEC, 0));

@@ -1,19 +1,19 @@
-// TcpGate: who may connect to a UCX worker over TCP.
+// TcpGate: which hosts may connect to a UCX worker over TCP.
 //
-// UCX listens on a port of each network interface, and believes whoever connects: such a peer can
-// write to any memory of the process. So nobody may connect but the hosts of the job.
+// UCX listens on a port of each network interface, and trusts whoever connects: such a peer can
+// write to any memory of the process. So only the hosts of the job may connect.
 //
-//   closed   from the start: nothing listens. A process whose peers are all on its host, where
-//            they share memory, stays so.
+//   closed   from the start: nothing listens. This remains so in a process whose peers are all on
+//            its host and share memory with it.
 //   open     UCX listens. The kernel drops packets of hosts that were not admitted.
 //
-// The listening sockets are those that came with the worker and whose ports are in its address.
-// While the gate is closed, UCX has a listening Unix socket without a name in the place of each:
-// under the same number, in the same epoll set. The TCP socket keeps its options and its port.
+// The listening sockets are those that were created with the worker and whose ports are in its
+// address. While the gate is closed, each of them is replaced by a listening Unix socket without a
+// name: under the same number, in UCX's epoll set. The TCP socket keeps its options and its port.
 //
-// UCX gives up a listener for good if it cannot accept a connection because the process can open no
-// more files. So UCX does not look at the listeners while files are scarce (`heed_files`); the
-// kernel keeps what connects meanwhile.
+// If UCX cannot accept a connection because the process can open no more files, it gives up the
+// listener for good. So UCX does not poll the listeners while files are scarce (`heed_files`); the
+// kernel keeps new connections meanwhile.
 #pragma once
 
 #include <sys/epoll.h>
@@ -33,12 +33,13 @@ std::set<int> listening_sockets();
 
 class TcpGate {
  public:
-  /// Closed. `before`: the sockets that listened before the worker was made. `address`: the
-  /// worker's. Throws Error(kTransport).
+  /// Constructs a closed gate. `before`: the sockets that listened before the worker was made.
+  /// `address`: the worker's. Throws Error(kTransport).
   TcpGate(const std::set<int>& before, const std::string& address);
 
   /// Opens the gate to these hosts and to no others. `worker`: its epoll descriptor; connections of
-  /// others are shut down. Throws Error(kTransport), also if another process has taken the port.
+  /// other hosts are shut down. Throws Error(kTransport), also if another process has taken the
+  /// port.
   void open(int worker, const HostAddresses& hosts);
   /// To be called now and then.
   void heed_files();
@@ -47,11 +48,11 @@ class TcpGate {
 
  private:
   struct Listener {
-    int number = -1;  // by which UCX knows it
-    int epoll = -1;   // of UCX; -1: not found
+    int number = -1;  // UCX's number for it
+    int epoll = -1;   // UCX's epoll descriptor; -1: not found
     epoll_event watch{};
     ino_t inode = 0;
-    OwnedFd socket;  // while the gate is closed: bound to the port
+    OwnedFd socket;  // bound to the port while the gate is closed
   };
 
   static void close(Listener& listener);

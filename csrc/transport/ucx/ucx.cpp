@@ -21,11 +21,11 @@ namespace {
 constexpr unsigned kApiMajor = 1;
 constexpr unsigned kApiMinor = 13;
 
-// Of each shared-memory transport; shared_memory_limits.cpp knows what memory that takes.
+// Per shared-memory transport; shared_memory_limits.cpp knows how much memory that takes.
 constexpr const char* kQueueLength = "64";
 constexpr const char* kBuffers = "96";
 
-// UCX closes a connection by force in the second one.
+// UCX closes a connection by force in the second round.
 constexpr int kRoundsToClose = 4;
 
 // Sets `key` unless the user has set UCX_<key>.
@@ -49,8 +49,8 @@ std::string printed(const std::function<void(std::FILE*)>& print) {
   return {text, length};
 }
 
-// The different transports in those lines of `report` that have `mark`: after it "name/device"
-// comes first.
+// The different transports in the lines of `report` that contain `mark`. "name/device" is the first
+// word after it.
 std::vector<std::string> transports_in(const std::string& report, std::string_view mark) {
   std::set<std::string> names;
   for (size_t at = report.find(mark); at != std::string::npos; at = report.find(mark, at)) {
@@ -58,7 +58,7 @@ std::vector<std::string> transports_in(const std::string& report, std::string_vi
     const std::string line = report.substr(at, report.find('\n', at) - at);
     const size_t end = line.find('/');
     if (end != std::string::npos) {
-      const size_t begin = line.find_last_of(" :", end) + 1;  // 0 where there is none
+      const size_t begin = line.find_last_of(" :", end) + 1;  // 0 if there is none
       names.insert(line.substr(begin, end - begin));
     }
   }
@@ -73,7 +73,7 @@ Config read_config() {
   return {config, ucp_config_release};
 }
 
-// UCX_TLS.
+// The value of UCX_TLS.
 std::string transports_of(const ucp_config_t* config) {
   const std::string settings = "\n" + printed([&](std::FILE* out) {
                                  ucp_config_print(config, out, nullptr, UCS_CONFIG_PRINT_CONFIG);
@@ -96,7 +96,7 @@ void exclude(ucp_config_t* config, const std::set<std::string>& without) {
   check_ucx(ucp_config_modify(config, "TLS", left->c_str()), "set TLS");
 }
 
-/// UCX tries ports of the range at random until one is free. It would never end if none is.
+/// UCX tries ports of the range at random until one is free, without end if none is free.
 std::optional<PortTurn> turn_for_ports(const UcpContext& context) {
   const std::optional<PortRange> ports = PortRange::of_environment();
   if (!ports || std::getenv("UCX_TCP_PORT_RANGE") != nullptr) return std::nullopt;
@@ -105,6 +105,44 @@ std::optional<PortTurn> turn_for_ports(const UcpContext& context) {
   std::optional<PortTurn> turn(std::in_place);
   if (ports->is_used_up()) throw Error(ErrorCode::kTransport, used_up(*ports, "UCX"));
   return turn;
+}
+
+/// Sets the defaults of q7x2; settings of the user in UCX_ variables stay.
+void set_defaults(ucp_config_t* config) {
+  // Without this, peer error handling silently disables shared memory.
+  set_default(config, "MM_ERROR_HANDLING", "y");
+  // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because no other
+  // process can map it. With this setting it fails to open the transport; if it needs more later,
+  // it holds messages back.
+  set_default(config, "POSIX_ALLOC", "md");
+  set_default(config, "SYSV_ALLOC", "md");
+  // The queue's length is that of UCX 1.13; UCX 1.22 has 256. Each entry has a buffer, whose page
+  // must be filled at the start. Large messages are not slower, and UCX gets more buffers when it
+  // needs them.
+  set_default(config, "MM_FIFO_SIZE", kQueueLength);
+  set_default(config, "MM_RX_BUFS_GROW", kBuffers);
+  // UCX checks the free space several times, and changes its decision as other ranks take theirs.
+  // q7x2 checks it once (shared_memory_limits.h).
+  set_default(config, "POSIX_SHM_MIN_SIZE", "0");
+  // A connection to a host that does not answer must not delay the others, which use the same lock.
+  set_default(config, "TCP_CONN_NB", "y");
+  // LivenessMonitor watches all peers. UCX would also wake an idle process for this, and never let
+  // it sleep again once a peer has closed the queue that UCX writes to.
+  set_default(config, "KEEPALIVE_INTERVAL", "inf");
+  if (const std::optional<PortRange> ports = PortRange::of_environment()) {
+    set_default(config, "TCP_PORT_RANGE", ports->text().c_str());
+  }
+}
+
+void choose_devices(ucp_config_t* config, const std::vector<std::string>& net_devices) {
+  if (net_devices.empty()) return;
+  std::string list;
+  for (const std::string& device : net_devices) list += (list.empty() ? "" : ",") + device;
+  set_default(config, "NET_DEVICES", list.c_str());
+  if (net_devices.size() == 1) {
+    // UCX would read the routes for each endpoint to find out which interface it prefers.
+    set_default(config, "TCP_PREFER_DEFAULT", "n");
+  }
 }
 
 }  // namespace
@@ -129,40 +167,8 @@ UcpContext::UcpContext(const std::vector<std::string>& net_devices, bool tcp_onl
     : context_(nullptr, ucp_cleanup) {
   const Config owner = read_config();
   ucp_config_t* const config = owner.get();
-  // Without this, peer error handling drops shared memory without a word.
-  set_default(config, "MM_ERROR_HANDLING", "y");
-  // If shared memory runs out, UCX 1.22 takes private memory instead, and crashes because nobody
-  // can map it. Now it fails to open the transport, and keeps messages back if it wants more later.
-  set_default(config, "POSIX_ALLOC", "md");
-  set_default(config, "SYSV_ALLOC", "md");
-  // The queue's length is that of UCX 1.13; UCX 1.22 has 256. Each entry has a buffer, whose page
-  // must be filled at the start. Large messages are not slower, and UCX gets more buffers when it
-  // needs them.
-  set_default(config, "MM_FIFO_SIZE", kQueueLength);
-  set_default(config, "MM_RX_BUFS_GROW", kBuffers);
-  // UCX looks at the free space several times, and changes its mind as other ranks take theirs.
-  // q7x2 looks once (shared_memory_limits.h).
-  set_default(config, "POSIX_SHM_MIN_SIZE", "0");
-  // A connection to a host that does not answer must not hold up the others, which are under the
-  // same lock.
-  set_default(config, "TCP_CONN_NB", "y");
-  // LivenessMonitor watches all peers. UCX would also wake an idle process for it, and never let it
-  // sleep again once a peer has closed the queue that it writes to.
-  set_default(config, "KEEPALIVE_INTERVAL", "inf");
-  if (const std::optional<PortRange> ports = PortRange::of_environment()) {
-    set_default(config, "TCP_PORT_RANGE", ports->text().c_str());
-  }
-  if (!net_devices.empty()) {
-    std::string list;
-    for (const std::string& device : net_devices) {
-      list += (list.empty() ? "" : ",") + device;
-    }
-    set_default(config, "NET_DEVICES", list.c_str());
-    if (net_devices.size() == 1) {
-      // UCX would read the routes for each endpoint to find out which interface it prefers.
-      set_default(config, "TCP_PREFER_DEFAULT", "n");
-    }
-  }
+  set_defaults(config);
+  choose_devices(config, net_devices);
   if (tcp_only) {
     check_ucx(ucp_config_modify(config, "TLS", "tcp"), "set TLS");
   } else if (!without.empty()) {
@@ -197,7 +203,7 @@ bool UcpContext::takes(MemoryKind kind) const {
 }
 
 std::vector<std::string> UcpContext::transports() const {
-  // UCX 1.13 offers the resources as text only: "#  resource 3  :  md 1  dev 3  flags -- tcp/eth0".
+  // UCX 1.13 lists the resources as text only: "#  resource 3  :  md 1  dev 3  flags -- tcp/eth0".
   return transports_in(
       printed([&](std::FILE* out) { ucp_context_print_info(context_.get(), out); }), "resource");
 }
@@ -265,12 +271,12 @@ void* UcpEndpoint::close(bool flush) {
   for (int i = 0; i < kRoundsToClose && by_force && by_force->matters(); ++i) {
     worker_.progress();
   }
-  // An error means that the connection is gone already: closed all the same.
+  // An error means that the connection is already gone, which counts as closed.
   return UCS_PTR_IS_PTR(request) ? request : nullptr;
 }
 
 std::vector<std::string> UcpEndpoint::transports() const {
-  // UCX 1.13 offers the lanes as text only: "#  lane[0]:  3:sysv/memory.0 md[2] ...".
+  // UCX 1.13 lists the lanes as text only: "#  lane[0]:  3:sysv/memory.0 md[2] ...".
   return transports_in(printed([&](std::FILE* out) { ucp_ep_print_info(endpoint_, out); }),
                        "lane[");
 }

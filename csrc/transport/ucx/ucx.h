@@ -1,6 +1,6 @@
 // RAII for UCP objects. Nothing here knows about groups or collectives.
 //
-// Only the API of UCX 1.13 is used, so that one binary runs on the wheel's UCX and on a cluster's.
+// Uses only the API of UCX 1.13, so that one binary runs with the wheel's UCX and with a cluster's.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,11 @@
 
 namespace q7x2 {
 
-/// What UCX calls it.
+/// UCX's name for this kind of memory.
 ucs_memory_type_t ucx_memory(MemoryKind kind);
 
-/// Throws Error(kTransport) naming `what` and the UCX status, unless `status` is UCS_OK.
+/// Throws Error(kTransport), with `what` and the UCX status in its message, unless `status` is
+/// UCS_OK.
 void check_ucx(ucs_status_t status, std::string_view what);
 
 /// UCX_TLS as the user has set it, in the environment or in UCX's configuration file; "all" if not.
@@ -31,7 +32,7 @@ std::string configured_transports();
 /// stays on although peer error handling is asked for.
 class UcpContext {
  public:
-  /// `net_devices`: the network interfaces it may use, all where empty, unless the user has set
+  /// `net_devices`: the network interfaces it may use, all if empty, unless the user has set
   /// UCX_NET_DEVICES. `tcp_only`: no other transport, not even shared memory. `without`: transports
   /// that it must not use, although UCX_TLS allows them. Throws Error(kTransport), also if no
   /// transport is left.
@@ -54,23 +55,23 @@ class UcpWorker {
   explicit UcpWorker(const UcpContext& context);
 
   ucp_worker_h get() const { return worker_.get(); }
-  /// Readable when something happened after a successful `arm`.
+  /// Readable when something has happened after a successful `arm`.
   int event_fd() const { return event_fd_; }
-  /// What a peer needs to connect; opaque bytes.
+  /// The bytes that a peer needs to connect; opaque.
   const std::string& address() const { return address_; }
-  /// Drives communication; returns true if anything happened.
+  /// Drives communication. Returns true if anything happened.
   bool progress() { return ucp_worker_progress(worker_.get()) != 0; }
-  /// Arms the event fd. False: events are pending, progress first.
+  /// Arms the event descriptor. Returns false if events are pending; progress first.
   bool arm();
 
-  /// Processes of these hosts may connect over TCP, and nobody else. Before the first call nobody
-  /// may. Throws Error(kTransport).
+  /// Only processes of these hosts may connect over TCP. Before the first call no process may.
+  /// Throws Error(kTransport).
   void admit(const HostAddresses& hosts) { gate_->open(event_fd_, hosts); }
   /// To be called now and then: see TcpGate.
   void heed_files() { gate_->heed_files(); }
 
  private:
-  std::unique_ptr<TcpGate> gate_;  // outlives what it guards
+  std::unique_ptr<TcpGate> gate_;  // outlives the worker that it guards
   std::unique_ptr<ucp_worker, void (*)(ucp_worker_h)> worker_;
   int event_fd_ = -1;
   std::string address_;
@@ -91,9 +92,9 @@ class UcpEndpoint {
 
   ucp_ep_h get() const { return endpoint_; }
 
-  /// Starts to close; with `flush` after all that was sent has left. Returns the request to drive
-  /// until it completes (ucp_request_check_status, ucp_request_free), or null when done at once.
-  /// Without `flush` it may progress the worker.
+  /// Starts to close; with `flush`, after everything that was sent has left. Returns the request to
+  /// drive until it completes (ucp_request_check_status, ucp_request_free), or null if it has
+  /// completed at once. Without `flush` this may progress the worker.
   void* close(bool flush);
 
   /// Names of the transports of its lanes, for example {"posix", "sysv"} or {"tcp"}.

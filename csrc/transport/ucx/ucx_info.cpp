@@ -23,7 +23,7 @@ struct Free {
   void operator()(char* text) const { std::free(text); }
 };
 
-// UCP has no query for its resources, only the report that it prints.
+// UCP has no query for its resources, only a report that it prints.
 std::string context_report() {
   ucp_config_t* config = nullptr;
   check(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");

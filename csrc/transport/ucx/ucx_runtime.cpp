@@ -10,7 +10,7 @@
 namespace q7x2 {
 namespace {
 
-using Obstacles = std::map<std::string, std::string>;  // why, by transport
+using Obstacles = std::map<std::string, std::string>;  // transport, and why it cannot be used
 
 Obstacles find_obstacles(const std::string& tls) {
   Obstacles obstacles;
@@ -27,8 +27,9 @@ Obstacles find_obstacles(const std::string& tls) {
   return obstacles;
 }
 
-// The transports to do without. One through shared memory suffices, and each takes memory and time
-// when UCX starts. SysV segments come first: q7x2's own take memory only as it is used.
+// The transports that are not used. One transport through shared memory is enough, and each takes
+// memory and time when UCX starts. SysV segments are preferred: q7x2's own segments take memory
+// only as it is used.
 std::set<std::string> left_out(const std::string& tls, const Obstacles& obstacles) {
   std::set<std::string> without;
   for (const auto& [transport, reason] : obstacles) {
@@ -75,7 +76,7 @@ UcxRuntime open_ucx(const std::vector<std::string>& net_devices) {
       const size_t known = obstacles.size();
       obstacles.merge(find_obstacles(tls));
       if (obstacles.size() == known) {
-        // Other processes may have taken what there was, and given it back since.
+        // Other processes may have used the memory meanwhile, and released it since.
         for (const char* transport : {"posix", "sysv"}) {
           if (allows_transport(tls, transport) && !without.contains(transport)) {
             obstacles.emplace(transport, error.what());

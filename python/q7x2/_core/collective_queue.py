@@ -31,7 +31,7 @@ class CollectiveQueue:
         # A callback runs in the thread that adds it if the work has ended already.
         self._lock = threading.RLock()
         self._order: list[Start] = []
-        self._works: list[Any] = []  # of the first ones in the order
+        self._works: list[Any] = []  # those of the first collectives in the order
         self._ready: set[int] = set()
         self._running = 0
         self._error: Exception | None = None

@@ -22,7 +22,7 @@ def gather(
         value: This rank's, of type ``kind``.
         kind: See :mod:`q7x2._core.json_values`; the same on all ranks.
         group: None: the default group.
-        device: Of the tensors that the group takes. None: the CPU, if it takes those of the CPU.
+        device: Where the group's tensors must be. None: the CPU, if the group takes CPU tensors.
 
     Raises:
         MalformedMessageError: A rank has sent something else; it names the rank.

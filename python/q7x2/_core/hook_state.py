@@ -32,7 +32,7 @@ class Keys:
     differs between ranks has other keys on each of them.
 
     Args:
-        part: Of the job, the one whose ranks share state: an FSDP2 model's shard and its replicas,
+        part: The part of the job whose ranks share state: an FSDP2 model's shard and its replicas,
             or a process group among others. None: all ranks do.
     """
 

@@ -39,7 +39,7 @@ def loads(text: str | bytes, kind: Any) -> Any:
 
 
 def parse(text: str | bytes) -> Any:
-    """What a JSON text says. ValueError where it is none, or names a field of an object twice."""
+    """The value of a JSON text. ValueError if it is invalid or names a field of an object twice."""
     return json.loads(text, object_pairs_hook=_object)
 
 

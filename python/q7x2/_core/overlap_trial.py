@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 from q7x2._core.extension import load
 from q7x2._core.units import time_text
 
-_WARM_UP, _STEPS = 2, 5  # of each way in a trial
+_WARM_UP, _STEPS = 2, 5  # steps of each way in a trial
 _EVERY, _MOST = 1000, 16_000  # steps from a trial to the next: twice as many if nothing changes
 _GAIN = 0.02  # the share of the time that a return to overlap must save
 
@@ -32,8 +32,8 @@ class OverlapDecision:
 
     Attributes:
         step: The step after which it was decided, counted from the first one that can overlap.
-        overlap_seconds: Of a step with overlap, the slowest rank's median.
-        plain_seconds: Of a step without it.
+        overlap_seconds: The slowest rank's median time of a step with overlap.
+        plain_seconds: The same for a step without overlap.
         overlaps: The next steps overlap.
     """
 
@@ -71,7 +71,7 @@ class OverlapTrial:
         """The last is in force; before the first one, both ways are tried."""
 
     def add(self, seconds: float) -> None:
-        """One more step took so long, and the next begins; all ranks call it as often.
+        """Add the time of one more step; the next one begins. All ranks call it equally often.
 
         It is a collective call when a trial ends, so no other collective of the group may come
         between on some ranks only.

@@ -15,7 +15,7 @@ DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Of line ``index`` of at most 35: other dashes once the colours are used up."""
+    """The style of line ``index`` of at most 35: the dashes change after the last colour."""
     return {
         "color": LINES[index % len(LINES)],
         "linestyle": DASHES[index // len(LINES)],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 _FEWEST = 3  # times that it happens
-_REGULAR = 0.8  # of the distances, and of the time
+_REGULAR = 0.8  # share of the distances, and of the time
 
 
 def period(seconds: Sequence[float]) -> int | None:

@@ -38,7 +38,7 @@ def replace(file: pathlib.Path, data: bytes) -> None:
         OSError: It cannot be written. Then nothing is left behind.
     """
     draft = file.with_name(f"{file.name}.part{os.getpid()}")
-    draft.unlink(missing_ok=True)  # of an earlier process of this number, or somebody's link
+    draft.unlink(missing_ok=True)  # left by an earlier process of this number, or a link
     try:
         create(draft)
         draft.write_bytes(data)

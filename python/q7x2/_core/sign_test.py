@@ -1,10 +1,10 @@
 """Exact intervals of a median, from order statistics (the sign test).
 
-Of n independent differences, the number below their true median follows a binomial distribution,
-whatever the differences are distributed like. So the interval between the k-th smallest and the
-k-th largest misses the median with probability 2 P(B(n, 1/2) < k). It needs no assumption about
-noise, and holds for few pairs, where bootstrap intervals are too short. See W. J. Conover,
-"Practical Nonparametric Statistics", 3.2.
+The number of n independent differences that are below their true median follows a binomial
+distribution, whatever the differences are distributed like. So the interval between the k-th
+smallest and the k-th largest misses the median with probability 2 P(B(n, 1/2) < k). It needs no
+assumption about noise, and holds for few pairs, where bootstrap intervals are too short. See W. J.
+Conover, "Practical Nonparametric Statistics", 3.2.
 """
 
 from __future__ import annotations

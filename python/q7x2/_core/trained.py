@@ -15,7 +15,7 @@ def trained_parameters(
         device: On which all must be. None: that of the first one.
 
     Raises:
-        ValueError: There is none, or one is no plain tensor of floats on the device.
+        ValueError: There are none, or one is not a plain tensor of floats on the device.
     """
     parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not parameters:

@@ -200,7 +200,7 @@ class DiLoCo(Ending):
     def shared_weights(self) -> dict[str, Tensor]:
         """Copies of the weights after the last outer step, float32, equal on all ranks, by name.
 
-        Of a sharded model: this rank's shards.
+        If the model is sharded, they are this rank's shards.
         """
         return self._training.shared_weights
 

@@ -57,7 +57,7 @@ class Flight:
         sums: What is summed over the ranks: the fragment, the inner optimizer's state, the slots.
         residual: Replaces the fragment's once the outer gradient is applied; None: no codec.
         arrives: The step at which it is applied.
-        works: Of the messages that have not been waited for.
+        works: Those of messages that have not been waited for.
         refused: Why a message could not be sent.
     """
 
@@ -133,7 +133,7 @@ class Fragment:
 
     @property
     def message_bytes(self) -> int:
-        """Of an outer gradient's messages; the codec's expected length, without the slots."""
+        """Bytes of an outer gradient's messages, without the slots; an estimate with a codec."""
         whole = 4 * (self.weights.numel() - self._coded_numel)
         if not self._coded_numel:
             return whole
@@ -146,7 +146,7 @@ class Fragment:
         """Send this rank's outer gradient; all ranks do, in the same order.
 
         Args:
-            inner_state: Of the inner optimizer, to be averaged as well.
+            inner_state: State of the inner optimizer, to be averaged as well.
             arrives: The step at which it is to be applied.
         """
         numel = self.weights.numel()
@@ -180,7 +180,7 @@ class Fragment:
         self.flight.send(lambda: dist.all_reduce(whole, group=group, async_op=True))
 
     def write_difference(self, out: Tensor) -> None:
-        """Of the shared weights, as the parameters' dtypes hold them, and the parameters."""
+        """Write shared weights minus parameters; the weights are rounded to the dtypes first."""
         shared, difference = views(self.weights, self.parameters), views(out, self.parameters)
         for name, p in self.parameters:
             mine = local(p)

@@ -22,7 +22,7 @@ class Position:
     Attributes:
         step: Steps so far.
         interval: The current one, in steps.
-        step_seconds: Of the facts that the interval was decided from.
+        step_seconds: That of the facts from which the interval was decided.
         wire_seconds: The same.
     """
 
@@ -38,8 +38,8 @@ class Member:
 
     Attributes:
         is_new: It has not trained with the others.
-        versions: Of its fragments.
-        due: Of its fragments: the step at which the next outer gradient leaves, or None.
+        versions: Those of its fragments.
+        due: By fragment: the step at which the next outer gradient leaves, or None.
     """
 
     is_new: bool

@@ -220,7 +220,7 @@ class ByQuorum:
         fragment, begin, before = self._fragment, time.monotonic(), self.outer_steps
         if self._leaving is None:
             self._leaving = self._leave(before)
-        mine = self._leaving  # of the call that timed out, if there was one
+        mine = self._leaving  # that of the call that timed out, if there was one
         closed = self._exchange.close(Contribution(mine.data, mine.tokens))
         self._leaving = None
         self._steps, self._tokens, self._computed = 0, 0.0, 0.0

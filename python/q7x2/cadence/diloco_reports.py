@@ -26,8 +26,8 @@ class Report:
         step: Modulo 2**24.
         interval: That the rank is in.
         rate: The learning rate of its inner optimizer.
-        step_seconds: Of one step without communication, over its last finished interval.
-        wire_seconds: Of the messages of that interval.
+        step_seconds: Mean of one step without communication in its last finished interval.
+        wire_seconds: Time of the messages of that interval.
     """
 
     contributes: float

@@ -34,7 +34,7 @@ class Replica:
     """The ranks that hold one copy of the model together: this rank alone if it is not sharded.
 
     Args:
-        parameters: Of the model, by name.
+        parameters: Those of the model, by name.
 
     Raises:
         ValueError: Parameters are sharded over different meshes, or over parts of sums.

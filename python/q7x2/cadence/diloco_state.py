@@ -82,7 +82,7 @@ def check(
     """Raises HookStateError, which says what was expected, unless ``state`` fits.
 
     Args:
-        count: Of fragments.
+        count: Number of fragments.
     """
     if state.get("format") != FORMAT:
         raise HookStateError(

@@ -23,8 +23,8 @@ class OuterBytes:
     Args:
         codec: A codec's name; None: all is float32.
         coded: Elements that go through the codec, the first ones of the vector.
-        numel: Of the vector.
-        seed: Of the codec's random numbers.
+        numel: Number of elements of the vector.
+        seed: The seed of the codec's random numbers.
     """
 
     def __init__(self, codec: str | None, coded: int, numel: int, seed: int) -> None:

@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("directory", type=pathlib.Path, metavar="DIR", help="with the ledgers")
     parser.add_argument("--prices", type=pathlib.Path, metavar="FILE", help="prices as TOML")
     parser.add_argument("--window", type=float, default=10.0, help="seconds that are looked at")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two updates")
     parser.add_argument("--once", action="store_true", help="print one view and end")
     parser.set_defaults(run=_run)
 

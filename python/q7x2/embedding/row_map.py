@@ -31,7 +31,7 @@ _NEAR = 100
 
 
 def _multiplier(rows: int) -> int:
-    """Of the numbers near ``rows`` divided by the golden ratio, the one that spreads best."""
+    """The number near ``rows`` divided by the golden ratio that spreads rows most evenly."""
     golden = round(rows / _GOLDEN_RATIO)
     near = range(max(1, golden - _NEAR), min(rows, golden + _NEAR) + 1)
     return min((each for each in near if math.gcd(each, rows) == 1), key=lambda m: _bias(m, rows))

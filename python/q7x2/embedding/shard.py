@@ -78,7 +78,7 @@ class Shard:
 
         Args:
             index: Distinct rows of this shard, ascending, int64, of shape (n,).
-            gradients: Of shape (n, dim), of the dtype of the rows.
+            gradients: Shape (n, dim), dtype of the rows.
         """
         assert self.optimizer is not None
         self.rows.grad = torch.sparse_coo_tensor(

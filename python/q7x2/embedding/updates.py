@@ -66,7 +66,7 @@ class Updates:
 
         Args:
             positions: The distinct positions of the lookup.
-            inverse: Of each row of ``gradient``, its place among ``positions``, of shape (n,).
+            inverse: For each row of ``gradient``, its index in ``positions``; shape (n,).
         """
         if self._pushed is not None:
             raise RuntimeError("backward of a ShardedEmbedding between push() and step()")

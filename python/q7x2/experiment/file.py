@@ -77,7 +77,7 @@ class Experiment(Program):
 
     @property
     def confidence(self) -> float:
-        """Of one variant's interval, so that all verdicts together are right at 95 %."""
+        """The confidence of one variant's interval, so that all verdicts together hold at 95 %."""
         return 1 - (1 - CONFIDENCE) / len(self.variable.variants)
 
 

@@ -52,7 +52,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the current directory, with a + if tracked files differ; None outside a checkout."""
+    """The commit of the current directory, with a + if tracked files differ; None outside git."""
     try:
         answers = [
             subprocess.run(["git", *words], capture_output=True, text=True)

@@ -162,7 +162,7 @@ def fabric_json(options: argparse.Namespace) -> str:
         fabric_command["servers"] = _servers(options)
     if options.ranks is not None:
         fabric_command["ranks"] = _spread(options.ranks, len(fabric_command["hosts"]))
-        fabric_command.pop("bindings", None)  # of the ranks that the file has
+        fabric_command.pop("bindings", None)  # they belong to the ranks in the file
         ranks_on = Counter(fabric_command["ranks"])
         for host, entry in enumerate(fabric_command["hosts"]):
             if not options.fabric:

@@ -222,7 +222,9 @@ def _costs(fabric: dict[str, Any]) -> Table:
 
 def _pairs(fabric: dict[str, Any]) -> Table:
     solo = any(pair["solo"] for pair in fabric["pairs"])
-    table = _table("from", "to", "latency", "", "rate", "", *(["alone"] if solo else []))
+    bounded = any(pair.get("window") for pair in fabric["pairs"])
+    more = [*(["alone"] if solo else []), *(["a connection"] if bounded else [])]
+    table = _table("from", "to", "latency", "", "rate", "", *more)
     names = short_names(fabric)
     for pair in fabric["pairs"]:
         table.add_row(
@@ -233,5 +235,12 @@ def _pairs(fabric: dict[str, Any]) -> Table:
             rate(pair["rate"]),
             _spread(pair["rate_spread"]),
             *([rate(pair["solo"])] if solo else []),
+            *([_connection(pair)] if bounded else []),
         )
     return table
+
+
+def _connection(pair: dict[str, Any]) -> str:
+    """How fast one connection is that does not fill its route: a window in each round trip."""
+    window = pair.get("window", 0.0)
+    return rate(window / (2 * pair["alpha"])) if window and pair["alpha"] else ""

@@ -49,7 +49,7 @@ class ShardedModel:
         parameters: All that state is kept of, by name, as tensors without memory.
         place: This rank's number among the ranks that have state of their own, and how many those
             are.
-        part: Of the job, in the keys of state; see :class:`_hook_state.Keys`.
+        part: The part of the job, in the keys of state; see :class:`_hook_state.Keys`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ShardedModel:
 
         Args:
             may_skip: A gradient scaler skips steps.
-            threads: Of the tensor operations of the hook between replicas.
+            threads: Threads per tensor operation of the hook between replicas.
             step: From which the hook goes on, on all ranks.
             is_steered: Policies decide how gradients travel.
         """
@@ -262,7 +262,7 @@ def _check_parameter(name: str, parameter: Any, options: Sharded, world_size: in
 
 
 def _whole_parameters(groups: list[tuple[str, Any, Any]], names: dict[int, str]) -> _Named:
-    """Of each parameter a tensor of its whole shape, without memory."""
+    """For each parameter a tensor of its whole shape, without memory."""
     return [
         (
             names[id(p.sharded_param)],

@@ -23,9 +23,9 @@ class FactTable:
     """One row per parameter: what this rank has measured of it in this step.
 
     Args:
-        count: Of the parameters.
+        count: Number of parameters.
         candidates: Codecs whose errors are measured.
-        scale: Of the loss: gradients and residuals are divided by it.
+        scale: The loss scale, by which gradients and residuals are divided.
     """
 
     def __init__(self, count: int, candidates: Sequence[str], scale: float) -> None:
@@ -42,7 +42,7 @@ class FactTable:
         Args:
             gradient: Float32, on the CPU, one row per rank that gets a part of it.
             residual: The same of what the step before has held back.
-            key: Of the codecs' random numbers.
+            key: The key of the codecs' random numbers.
         """
         square = _square(gradient)
         row = [square, _square(residual), float(square != 0)]
@@ -139,7 +139,7 @@ def summed(
     Args:
         values: Float64, of one dimension, on the CPU.
         groups: The shards' process group, and that of the replicas, if there are any.
-        device: Of what the groups' collectives take.
+        device: Where the tensors of the groups' collectives must be.
     """
     shards, *replicas = groups
     total = values.to(device, copy=True)

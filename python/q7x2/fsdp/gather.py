@@ -159,8 +159,8 @@ class DifferenceGather(Gather):
 
     Args:
         reductions: How often the group's gradients were reduced.
-        steps: Of the training so far.
-        index: Of the param group in the model; random numbers go by it.
+        steps: Number of steps of the training so far.
+        index: Number of the param group in the model, which selects its random numbers.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class GroupPolicy:
     """How the compressed gradients of a param group travel.
 
     Attributes:
-        codec: Of its messages, if there are any that are compressed.
+        codec: That of its messages, if any are compressed.
         is_whole: Nothing is rounded, and what the residual holds goes along.
         is_skipped: Nothing is sent: gradients are added to the residual.
     """
@@ -39,7 +39,7 @@ def combined(rows: Sequence[Row], codec: str) -> GroupPolicy:
     """The finest of the policies; of equally fine ones the first.
 
     Args:
-        rows: Of the compressed parameters of the group.
+        rows: Those of the compressed parameters of the group.
         codec: What the hook's options say.
     """
     named = [row.compressor or codec for row in rows if not (row.whole or row.skip)]

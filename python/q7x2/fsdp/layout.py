@@ -27,8 +27,8 @@ class Piece:
     """One parameter.
 
     Attributes:
-        numel: Of one rank's shard, with FSDP's padding.
-        shape: Of the whole parameter.
+        numel: Elements of one rank's shard, with FSDP's padding.
+        shape: That of the whole parameter.
         dim: The dimension that is sharded.
         length: In the packed row: ``numel``, filled up to whole groups if it is coded.
     """
@@ -62,7 +62,7 @@ class Layout:
         }
 
     def new_coded(self, rows: int) -> torch.Tensor:
-        """Zeros for the coded part of so many rows, float32 on the CPU."""
+        """Zeros for the coded part of ``rows`` rows, float32 on the CPU."""
         return torch.zeros(rows, self.coded_numel)
 
     def pack(
@@ -89,7 +89,7 @@ class Layout:
         return tuple(torch.split(packed, self._packed_sizes[is_coded], dim=1))
 
     def _views(self, coded: torch.Tensor, whole: torch.Tensor) -> list[torch.Tensor]:
-        """Of each piece, in FSDP's order."""
+        """Views of each piece, in FSDP's order."""
         parts = {
             True: iter(self._split(coded, is_coded=True)[::2]),
             False: iter(self._split(whole, is_coded=False)[::2]),
@@ -170,9 +170,9 @@ def pieces_of(
     """Those of a param group's parameters.
 
     Args:
-        names: Of the sharded parameters, by ``id``.
-        codec: Of what is coded; None: nothing is.
-        compresses: Of a name and a number of dimensions: whether the parameter is coded.
+        names: Names of the sharded parameters, by ``id``.
+        codec: The codec of coded parameters; None: nothing is coded.
+        compresses: Called with a name and a number of dimensions: whether the parameter is coded.
     """
     pieces = []
     for parameter in fsdp_params:

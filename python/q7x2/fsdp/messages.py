@@ -51,7 +51,7 @@ class CodedReduceScatter:
     """Sums rows of floats over the ranks of a process group.
 
     Args:
-        device: Of what the group's collectives take.
+        device: Where the tensors of the group's collectives must be.
         edges: Between which ranks messages are compressed; of q7x2's groups.
     """
 

@@ -73,7 +73,7 @@ class Reductions:
         self._clock = clock
         self._queue: list[_Entry] = []
         self._is_armed = False
-        self._is_first = True  # of the step's all-reduces
+        self._is_first = True  # the next all-reduce is the step's first
         self._is_finite = True
         self.step = 0
         self.buckets = 0
@@ -190,7 +190,7 @@ class Member:
     """One param group's part in the reductions.
 
     Args:
-        index: Of its shards in the replicas' hook.
+        index: Number of its shards in the replicas' hook.
         group: FSDP's.
         pieces: Its trainable parameters, in FSDP's order.
     """
@@ -198,7 +198,7 @@ class Member:
     def __init__(self, reductions: Reductions, name: str, index: int, group: Any) -> None:
         self.name, self.index, self.group = name, index, group
         self.trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
-        self.count = 0  # of its reductions
+        self.count = 0  # number of its reductions
         self._reductions = reductions
         self._numels = [p.padded_sharded_param_size.numel() for p in self.trained]
 

@@ -32,12 +32,12 @@ class Scatter:
 
     Args:
         codec: What the hook's options say.
-        coders: Of a codec's name: the layout of the rows for it, and what sums them; None: nothing
-            is compressed.
+        coders: Called with a codec's name: returns the layout of the rows for it, and what sums
+            them. None: nothing is compressed.
         replicas: How many replicas of the shards there are; the mean is over their ranks as well.
 
     Attributes:
-        policy: Of the reductions from now on. A decision may replace it.
+        policy: That of the following reductions. A decision may replace it.
         measure: Is told, before each reduction, the layout, this rank's contributions to the mean
             in it, what the step before has held back, and the step.
     """

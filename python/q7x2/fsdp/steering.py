@@ -42,7 +42,7 @@ class Steering:
         reduced: What the hook between replicas reduces, in its order.
         replicas: The runner of that hook; None: policies do not steer it.
         groups: The process group of the shards, and that of the replicas, if there are any.
-        device: Of what the groups' collectives take.
+        device: Where the tensors of the groups' collectives must be.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Steering:
             *((f"replicas:{name}", tensor) for name, tensor in reduced),
         ]
         self.clock = WireClock()
-        self.scale: Callable[[], float] = lambda: 1.0  # of the loss
+        self.scale: Callable[[], float] = lambda: 1.0  # the loss scale
         self._options = options
         self._numbers = {name: number for number, (name, _) in enumerate(sharded)}
         self._replicas, self._groups, self._device = replicas, groups, device
@@ -67,8 +67,8 @@ class Steering:
         self._scatters: list[Scatter] = []
         self._measures = False
         self._candidates: list[str] = []
-        self._table: FactTable | None = None  # of the step under way
-        self._facts: StepFacts | None = None  # of the last one
+        self._table: FactTable | None = None  # that of the current step
+        self._facts: StepFacts | None = None  # those of the last step
 
     def follow(self, scatter: Scatter) -> None:
         """Policies decide about this reduce-scatter, and measure it."""
@@ -154,7 +154,7 @@ class Steering:
         self._table = self._facts = None
 
     def take_facts(self) -> StepFacts | None:
-        """Of the last step, once."""
+        """Return the facts of the last step; None if they were returned before."""
         facts, self._facts = self._facts, None
         return facts
 

@@ -38,8 +38,8 @@ class Part:
     """One param group at work.
 
     Attributes:
-        name: Of its module.
-        names: Of its parameters.
+        name: That of its module.
+        names: Those of its parameters.
         residual: None if its gradients are not compressed.
         scatter: None if one rank holds all of it.
         restore: Gives the param group FSDP's own collectives back.
@@ -59,9 +59,9 @@ class Traffic:
     Args:
         replicas: The runner of the hook that averages shards over replicas; None: there are none.
         process_groups: Over which gradients are reduced; they agree on whether a step is skipped.
-        device: Of the model.
+        device: That of the model.
         may_skip: A gradient scaler skips steps.
-        steering: Of policies; None: there are none.
+        steering: Applies policies; None: there are none.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Traffic:
         self._process_groups, self.may_skip = process_groups, may_skip
         self._device = device
         self._skipped = 0
-        self._order: list[Any] | None = []  # of modules in the first forward; None: it is over
+        self._order: list[Any] | None = []  # modules in the first forward; None: it is over
         self._is_detached = False
 
     def before_forward(self, module: Any) -> None:

@@ -224,7 +224,7 @@ class Attached(ObeysPolicies):
 
         Args:
             place: This rank's number among those that reduce the model, and how many they are.
-            part: Of the job, in the keys of state.
+            part: The part of the job, in the keys of state.
         """
         calls = list(self._calls)
         self.detach()

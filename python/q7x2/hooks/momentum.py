@@ -24,7 +24,7 @@ class OfMomentum:
     codec: str | HookOptions = "onebit"
     momentum: float = field(default=0.9, kw_only=True)
 
-    _signal: ClassVar[str]  # of ``compressing_fields``
+    _signal: ClassVar[str]  # a name in ``compressing_fields``
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, FullPrecision):

@@ -46,7 +46,7 @@ class MeasuredRunner:
         name: The kind of hook.
         parameters: Names, in the order of the runner.
         is_first: This is rank 0 of the hook's group. All ranks know the same; it writes the ledger.
-        number: Of the hook in this process; None: a new one.
+        number: The hook's number in this process; None: a new one.
     """
 
     def __init__(

@@ -86,8 +86,8 @@ def reduced_parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Te
 
 
 def part_of(group: ProcessGroup) -> str | None:
-    """Of the job, in the keys of state; see :class:`_hook_state.Keys`. The group of rank 0, which
-    may be all ranks, has plain keys, so its size may change."""
+    """The part of the job, in the keys of state; see :class:`_hook_state.Keys`. The group of rank
+    0, which may be all ranks, has plain keys, so its size may change."""
     first = min(ranks_of(group))
     return f"group_{first}" if first > 0 else None
 
@@ -122,7 +122,7 @@ def make_runner(
     backend, options and timeout; a collective call.
 
     Args:
-        device: Of the gradients; the parameters' if None.
+        device: Where the gradients are; the parameters' device if None.
         serves_many_models: With a hook that keeps nothing.
         may_skip: A gradient scaler skips steps: what they did to the state must be undone exactly.
         step: From which the hook goes on, on all ranks.

@@ -31,7 +31,7 @@ class Applied:
     """A gradient that an entry applies.
 
     Attributes:
-        version: Of the weights that it was computed with.
+        version: The version of the weights with which it was computed.
         seconds: The time of one backward on its rank.
     """
 
@@ -49,7 +49,7 @@ class Log:
         state: What :attr:`state` was at the end of an earlier training; None: a new one.
 
     Attributes:
-        version: Of the weights: the number of entries.
+        version: The version of the weights: the number of entries.
         mode: In which the next entry is made.
         history: Its modes, oldest first.
     """
@@ -67,12 +67,12 @@ class Log:
         self.version, self.mode, self._since = 0, "eager", 0
         self.history: list[LagEvent] = []
         self._lags: list[float | None] = [None] * world_size
-        self._sizes: deque[int] = deque(maxlen=max(1, staleness))  # of the last entries
+        self._sizes: deque[int] = deque(maxlen=max(1, staleness))  # those of the last entries
         if state is not None:
             self.version, self.mode, self._since = state["version"], state["mode"], state["since"]
             self.history = [_event_in(event) for event in state["history"]]
             self._lags = list(state["lags"])
-        self._bases = [self.version] * world_size  # of the next gradient of each rank, at least
+        self._bases = [self.version] * world_size  # lower bound for the next gradient of each rank
         self._choose_mode(is_first=state is None)
 
     @property

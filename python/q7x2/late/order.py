@@ -23,7 +23,7 @@ from q7x2.late.quorum_mail import Mail
 
 WIDTH = 5  # kind, and up to four numbers
 MOST_RANKS = 62  # bits of a mask
-_LONG = 3600.0  # seconds between two looks at an empty inbox
+_LONG = 3600.0  # seconds between two checks of an empty inbox
 
 
 class Kind(IntEnum):
@@ -59,7 +59,7 @@ class Order:
     Args:
         mail: Only the thread uses it from now on. Its inbox takes rank 0's own messages.
         log: Only the thread uses it.
-        inbox: Of rank 0's other messages, for what the thread tells rank 0.
+        inbox: That of rank 0's other messages, for what the thread tells rank 0.
 
     Attributes:
         error: Why the thread has ended; None unless it failed.

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MOST_AMPLIFICATION = 1e4  # of rounding errors of 6e-8 of float32
+_MOST_AMPLIFICATION = 1e4  # factor of the rounding errors of float32, 6e-8
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Part:
     """A part of the batch that a rank computes.
 
     Attributes:
-        index: Of the part, from 0 to the number of ranks.
+        index: The part's index, from 0 to the number of ranks.
         weight: What the loss of the part is multiplied by before its backward.
     """
 

@@ -25,7 +25,7 @@ class Mail:
     All ranks of ``group`` make it together. One thread at a time uses it.
 
     Args:
-        group: Of q7x2. Messages travel in a new group with the same ranks.
+        group: A q7x2 group. Messages are sent in a new group with the same ranks.
         width: Numbers of a header.
         inbox: Where messages arrive, a ``_C.MessageQueue``; several Mails of one thread may share
             it. None: a new one.

@@ -41,7 +41,7 @@ class Closed:
 
 @dataclass
 class Timing:
-    """Of a quorum, in seconds.
+    """The times of a quorum, in seconds.
 
     Attributes:
         grace: How long the leader waits for more than enough contributions.

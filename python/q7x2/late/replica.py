@@ -26,8 +26,8 @@ class Replica:
         numel: Elements of all parameters together.
 
     Raises:
-        TypeError: ``model`` or ``optimizer`` is none.
-        ValueError: A parameter is not a plain tensor on the CPU, or there is none.
+        TypeError: ``model`` is not a module, or ``optimizer`` is not an optimizer.
+        ValueError: A parameter is not a plain tensor on the CPU, or there are no parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

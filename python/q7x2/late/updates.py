@@ -145,9 +145,9 @@ class StaleSGD(Ending):
         self._applied = [0] * size  # gradients of each rank
         self._entries: deque[tuple[int, int, int]] = deque()
         self._end: int | None = None  # the version of the last flush
-        self._sum: Tensor | None = None  # of this rank's next gradient
+        self._sum: Tensor | None = None  # for this rank's next gradient
         self._weight, self._backwards, self._base, self._seconds = 0.0, 0, 0, 0.0
-        self._number = 0  # of this rank's next gradient
+        self._number = 0  # for this rank's next gradient
         self._is_sent = self._is_done = self._is_finished = False
         self._broken: list[int] = []  # versions whose mean had Inf or NaN
         self._stats, self._since = StaleSGDStats(), time.monotonic()
@@ -358,7 +358,7 @@ class StaleSGD(Ending):
             raise self._order.error
 
     def _ranks(self) -> list[int]:
-        """Of the next entry."""
+        """The ranks of the next entry."""
         _, mask, _ = self._entries[0]
         return [rank for rank in range(self._size) if mask >> rank & 1]
 

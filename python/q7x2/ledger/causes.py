@@ -38,10 +38,10 @@ from q7x2.ledger.timeline import Timeline
 
 # Seconds of waiting for a processor per second of running.
 _CROWDED = 0.5
-# Of a step: less is not worth a line.
+# The share of a step below which a cause is not worth a line.
 _LEAST_SHARE = 1e-3
 
-# Of ``StepPath.blamed``.
+# The type of the keys of ``StepPath.blamed``.
 _Key = tuple[str, "int | str | Link"]
 
 
@@ -71,8 +71,8 @@ class Analysis:
         boundaries: Where the steps are from.
         causes: The costliest first.
         uses: By the index of a rank.
-        overlap: Of the time in which a rank had operations in flight, the share in which its
-            program went on, at least; the mean of the ranks. None if there are no operations.
+        overlap: A lower bound of the share of the time with operations in flight in which a rank's
+            program went on; the mean of the ranks. None if there are no operations.
     """
 
     steps: list[StepPath]
@@ -221,7 +221,7 @@ def is_crowded(uses: Sequence[RankUse]) -> bool:
 
 
 def _shortage(uses: Sequence[RankUse], index: int) -> float | None:
-    """Of a rank's time: how long it waits for a processor beyond what is usual for others."""
+    """The share of a rank's time for which it waits for a processor longer than others."""
     mine = uses[index]
     others = [use.starved() for i, use in enumerate(uses) if i != index]
     known = [each for each in others if each is not None]

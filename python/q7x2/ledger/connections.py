@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 
-# Of struct tcp_info in linux/tcp.h: tcpi_busy_time and tcpi_rwnd_limited, in microseconds.
+# Fields of struct tcp_info in linux/tcp.h: tcpi_busy_time, tcpi_rwnd_limited (microseconds).
 _BUSY = struct.Struct("=QQ")
 _BUSY_OFFSET = 168
 _INFO_BYTES = _BUSY_OFFSET + _BUSY.size

@@ -83,7 +83,7 @@ class LedgerFile:
         self.path = path
         self._limit = limit
         self._runtimes: dict[int, int] = {}
-        # Under another name until it has its tables, so that whoever finds the file can read it.
+        # Under another name until it has its tables, so that every reader of the file can read it.
         unfinished = path.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         create(unfinished)

@@ -24,10 +24,10 @@ class RankUse:
     """Shares of one rank's time.
 
     Attributes:
-        idle: Of the time outside operations: the main thread neither ran nor waited for a
-            processor. 0 if that is unknown, and on ranks that use an accelerator.
-        ran: Of all time: the main thread ran; None: unknown.
-        delay: Of all time: the main thread was ready to run and had no processor; None: unknown.
+        idle: The share of the time outside operations in which the main thread neither ran nor
+            waited for a processor. 0 if that is unknown, and on ranks that use an accelerator.
+        ran: The share of all time in which the main thread ran; None: unknown.
+        delay: The share of all time in which it was ready but had no processor; None: unknown.
     """
 
     idle: float

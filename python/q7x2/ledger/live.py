@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from q7x2.ledger.reader import Ledger
 from q7x2.ledger.samples import Sample
 
-# Of a ledger, so many of the newest operations are looked at.
+# How many of the newest operations of a ledger are read.
 _MOST_OPERATIONS = 20_000
 _COLUMNS = (
     "runtime",

@@ -116,9 +116,9 @@ class Bill:
 
     Attributes:
         seconds: How long it is.
-        node_hours: Of all hosts.
+        node_hours: The sum over all hosts.
         sent: Bytes by host and interface.
-        joules: Of all hosts; None if some host's energy is neither measured nor estimated.
+        joules: The sum over all hosts; None if a host's energy is neither measured nor estimated.
         estimated_hosts: Whose energy is an estimate.
     """
 
@@ -195,7 +195,7 @@ def bill(ledgers: Sequence[Ledger], prices: Prices, until: int | None = None) ->
 
 
 def _joules(samples: Sequence[Sequence[Sample]], end: int) -> float | None:
-    """Of a host: the ranks of a host read the same counters, so one that may read them counts."""
+    """The energy of a host. Its ranks read the same counters, so one that may read them counts."""
     for each in samples:
         known = [sample for sample in each if sample.energy_uj is not None]
         if len(known) >= 2:

@@ -25,7 +25,7 @@ _TIMES = ("queued_ns", "started_ns", "finished_ns")
 
 
 class LedgerError(Exception):
-    """A directory has no ledger, or a file is none that this version reads."""
+    """A directory has no ledger, or this version cannot read a file."""
 
 
 @dataclasses.dataclass
@@ -184,10 +184,10 @@ class Ledger:
 def read(directory: pathlib.Path) -> list[Ledger]:
     """The ledgers of the newest job in ``directory``, by rank.
 
-    Of each rank the newest counts, and of these all that are linked by groups to the newest one.
+    They are the newest of each rank, as far as groups connect them with the newest of all.
 
     Raises:
-        LedgerError: There is none, or one cannot be read.
+        LedgerError: There is no ledger, or one cannot be read.
     """
     paths = sorted(directory.glob("q7x2-rank*.sqlite"))
     if not directory.is_dir():

@@ -28,7 +28,7 @@ def operation_table(
     """A temporary database with the table ``operation``.
 
     Args:
-        columns: Of the table, behind the column ``runtime``.
+        columns: Those of the table after the column ``runtime``.
         batches: Runtime, names as a JSON list, and records.
     """
     connection = temporary_database()

@@ -27,7 +27,7 @@ _Named = TypeVar("_Named", str, tuple[str, str])
 _MOST = 0.3
 # Times what is usual among the others.
 _OUTSTANDING = 1.5
-# Of the time in which ranks wait: for so much of it a slow network is busy.
+# The share of the ranks' waiting time in which a slow network is busy.
 _MUCH = 0.5
 
 
@@ -42,7 +42,7 @@ def find(
     hosts = {ledger.rank: ledger.facts["host"] for ledger in ledgers}
     between: defaultdict[tuple[str, str], float] = defaultdict(float)
     inside: defaultdict[str, float] = defaultdict(float)
-    longest = {"inside": 0.0, "between": 0.0}  # of one rank
+    longest = {"inside": 0.0, "between": 0.0}  # seconds of one rank
     for who, seconds in waits.items():
         if isinstance(who, tuple) and who[0] in hosts and who[1] in hosts:
             sender, receiver = hosts[who[0]], hosts[who[1]]

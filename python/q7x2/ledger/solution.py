@@ -20,9 +20,9 @@ class Costs:
     """The costs of a job.
 
     Attributes:
-        run: Of the whole job.
+        run: The cost of the whole job.
         steps: How many steps it had; 0: none were found.
-        target: Of the job up to the end of the first step with such a loss, and the number of that
+        target: The cost up to the end of the first step with such a loss, and the number of that
             step from 1; None if it was not asked for, or not reached.
         target_loss: That loss.
         codec_seconds: By codec: seconds of threads, over all ranks.

@@ -126,8 +126,8 @@ def _repeats(signs: Sequence[int], first: int, period: int) -> bool:
 
 
 def _period(signs: Sequence[int]) -> int:
-    """0: there is none."""
-    # Of the end, where the training is under way.
+    """The period of the signs; 0 if there is none."""
+    # Uses the end, because the training is under way by then.
     tail = signs[-4 * _LONGEST_PERIOD :]
     for period in range(1, min(_LONGEST_PERIOD, len(tail) // (_FEWEST_STEPS + 1)) + 1):
         # Most candidates fail at the first few.

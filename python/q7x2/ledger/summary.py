@@ -12,11 +12,11 @@ from typing import Any
 from q7x2.ledger.reader import Ledger
 
 PHASES = ("waited", "copy", "reduce", "encode", "decode", "other")
-"""Of an operation from its start to its end; ``other`` is what remains: a job
+"""The phases of an operation from its start to its end; ``other`` is what remains: a job
 waits for a thread, or its thread for a processor."""
 
 _MOST_BINS = 60
-# Of an operation: what `_Collector._count` takes.
+# The values of an operation that `_Collector._count` uses.
 _COUNTED = (
     "operation",
     "internal",
@@ -61,14 +61,14 @@ class Kind:
     took_predicted: int = 0
 
     def quantile(self, part: float) -> float:
-        """Of the durations, in seconds; 0 if there are none."""
+        """A quantile of the durations, in seconds; 0 if there are none."""
         if not self.durations:
             return 0.0
         ordered = sorted(self.durations)
         return ordered[min(int(part * len(ordered)), len(ordered) - 1)] * 1e-9
 
     def seconds(self) -> float:
-        """Of all of them together."""
+        """The sum of the durations, in seconds."""
         return sum(self.durations) * 1e-9
 
 

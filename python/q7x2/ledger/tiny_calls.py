@@ -1,4 +1,4 @@
-"""Whether steps make so many small calls that their number takes the time, and not their bytes."""
+"""Whether the number of a step's small calls determines their time, rather than their bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from q7x2.ledger.timeline import Timeline
 
 _TINY = 16 << 10  # bytes, up to which a call takes about as long as an empty one
 _MANY = 20  # per step
-_MOST = 0.5  # of the time that all calls take
+_MOST = 0.5  # share of the time that all calls take
 
 
 def find(timeline: Timeline, begin: int, end: int, steps: int) -> str | None:

@@ -26,9 +26,9 @@ from q7x2.ledger.samples import Sampler
 
 PERIOD = 1.0
 """Seconds between two writes of a ledger."""
-# Waits may end so much too early.
+# How much too early waits may end.
 _TICK = 1e-3
-# The end of the process waits so long for a file system that does not answer.
+# How long the end of the process waits for a file system that does not answer.
 _PATIENCE = 2.0
 _CLOCK_TIMEOUT = 10.0
 # Steps and residuals that are kept while the file cannot be written.

@@ -19,7 +19,7 @@ class Operation:
     is_internal: bool
     text: str  # "all_reduce of 4096 bytes of float32"
     fingerprint: str
-    peer: int  # of a message; -1: any rank
+    peer: int  # the other rank of a message; -1: any rank
     tag: int
     submitted: float
     finished: float | None

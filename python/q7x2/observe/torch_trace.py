@@ -22,7 +22,7 @@ PREFIX = "rank_"
 def write(dumps: list[dict[str, Any]], directory: pathlib.Path) -> list[pathlib.Path]:
     """Write one file per rank, ``rank_0`` and so on, into ``directory``, which is made.
 
-    Of several processes with the same rank the one with the newest dump counts.
+    If several processes have the same rank, the one with the newest dump counts.
     """
     newest: dict[int, dict[str, Any]] = {}
     for dump in sorted(dumps, key=lambda dump: int(dump["q7x2"]["time_ns"])):

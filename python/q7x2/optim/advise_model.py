@@ -15,7 +15,7 @@ class Computing:
         seconds: From its beginning to its end.
         ready: By parameter, in the model's order: when its gradient was ready, from the beginning.
         bytes: By parameter, of its gradient.
-        cpu_seconds: Of a core, of all threads.
+        cpu_seconds: Core seconds of all threads.
     """
 
     seconds: float
@@ -33,7 +33,7 @@ class Reducing:
         per_byte: Seconds, for each byte of the gradients.
         drain_per_byte: Seconds, for each byte of the last bucket: the work on a bucket that
             happens at the same time as messages of the next one, and has none to hide behind.
-        cpu_seconds: Of a core, for all gradients, in the hook's thread.
+        cpu_seconds: Core seconds of the hook's thread, for all gradients.
     """
 
     per_bucket: float
@@ -70,7 +70,7 @@ def buckets_of(
 
     Args:
         sizes: Bytes of the gradients, in the model's order.
-        cap: A bucket ends with the gradient that makes it at least so many bytes.
+        cap: A bucket ends with the gradient with which it reaches this many bytes.
         ready: When gradients became ready, in the same order. None: the buckets of the first step.
     """
     order = list(reversed(range(len(sizes))))
@@ -97,7 +97,7 @@ def step_seconds(
     cannot be faster than the work of all of them on these cores.
 
     Args:
-        cores: Of the host, for each of its ranks.
+        cores: Cores of the host per rank.
     """
     end = 0.0
     size = 0
@@ -114,8 +114,8 @@ def accumulation(computing_seconds: float, seconds: float, overhead: float, most
     """The fewest backwards per reduction with which communication costs at most a share.
 
     Args:
-        computing_seconds: Of one backward without communication.
-        seconds: Of one with a reduction.
+        computing_seconds: Time of one backward without communication.
+        seconds: Time of one with a reduction.
         overhead: The share of the computing time that communication may cost.
         most: The largest answer.
     """

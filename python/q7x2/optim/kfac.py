@@ -293,7 +293,7 @@ class KFAC(torch.optim.Optimizer):
 
 
 def _device_of(layers: Sequence[Layer]) -> torch.device:
-    """Of the layers' weights; ValueError unless they can be preconditioned together."""
+    """The dtype of the layers' weights; ValueError unless they can be preconditioned together."""
     if not layers:
         raise ValueError("the model has no Linear or Conv2d layer that can be preconditioned")
     device = layers[0].weight.device

@@ -28,8 +28,8 @@ from q7x2.optim.kfac_layer import Layer
 
 _SIDES = ("input", "output")
 MATRICES = tuple(f"{side}_{kind}" for side in _SIDES for kind in ("factor", "inverse", "inverted"))
-"""Of the state of a layer's weight, always float32: a factor, its inverse, and the factor as it was
-when it was inverted."""
+"""Matrices in the state of a layer's weight, always float32: a factor, its inverse, and the factor
+as it was when it was inverted."""
 
 State = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Update:
     """What one step changes.
 
     Args:
-        states: Of the layers' weights, by layer; they stay as they are.
+        states: Those of the layers' weights, by layer; they are not changed.
 
     Attributes:
         states: The states after the step.
@@ -148,7 +148,7 @@ class Update:
 
 
 def _inverse(state: Mapping[str, Any], side: str, damping: float) -> Tensor:
-    """Of the side's damped factor; NaN if it is not positive definite.
+    """The inverse of the side's damped factor; NaN if it is not positive definite.
 
     The input factor gets pi * sqrt(damping) on its diagonal and the output factor sqrt(damping) /
     pi, where pi**2 is the ratio of their mean eigenvalues (Martens & Grosse 2015, section 6.3).

@@ -74,7 +74,7 @@ def mean_factors(
 
     Args:
         mine: This rank's, by layer; None: not used.
-        dims: Of both factors, by layer.
+        dims: Dimensions of both factors, by layer.
 
     Returns:
         The means, None for layers that no rank used, and the bytes of the message. Ranks receive

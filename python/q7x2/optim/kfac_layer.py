@@ -30,8 +30,8 @@ class Statistics:
     """Sums over the rows since the last step.
 
     Attributes:
-        inputs: Of a aT, float32 of shape [inputs, inputs].
-        outputs: Of g gT, float32 of shape [outputs, outputs].
+        inputs: The sum of a aT, float32 of shape [inputs, inputs].
+        outputs: The sum of g gT, float32 of shape [outputs, outputs].
         samples: Rows of a linear layer, images of a convolution.
         rows: Rows of a linear layer, positions of all images of a convolution.
     """
@@ -46,8 +46,8 @@ class Layer:
     """A layer that is preconditioned.
 
     Args:
-        name: Of the module in its model.
-        module: Its weight needs gradients. A bias that needs none is no part of the factors.
+        name: The module's name in its model.
+        module: Its weight needs gradients. A bias without gradients is not part of the factors.
     """
 
     def __init__(self, name: str, module: Module) -> None:
@@ -99,7 +99,7 @@ class Layer:
         return s.inputs / s.samples, s.outputs * (s.samples**2 / s.rows / loss_scale**2)
 
     def gradient(self) -> Tensor | None:
-        """Of the weight and the bias, a float32 matrix of shape [outputs, inputs]."""
+        """The gradients of weight and bias, a float32 matrix of shape [outputs, inputs]."""
         if self.weight.grad is None:
             return None
         matrix = self.weight.grad.flatten(1).float()

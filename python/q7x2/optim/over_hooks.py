@@ -177,7 +177,7 @@ class OneBitAdam(_OverHook):
         state = self.state[parameter]
         if not state:
             state["step"] = 0
-            state["moment_steps"] = 0  # of the second moment
+            state["moment_steps"] = 0  # updates of the second moment
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1

@@ -19,11 +19,11 @@ class Buckets:
     """Cuts a bucket when it comes for the first time.
 
     Args:
-        names: Of the parameters.
+        names: Those of the parameters.
         optimizer: The user's.
         elementwise: See :class:`Chunk`.
         groups: For reduce-scatters, and for all-gathers.
-        slices: Of all-reduces over the first one.
+        slices: Slices of all-reduces over the first group.
     """
 
     def __init__(

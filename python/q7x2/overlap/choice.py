@@ -27,8 +27,8 @@ class Candidate:
 
     Attributes:
         chunk_bytes, window, early: See :class:`q7x2.overlap.OverlapOptions`.
-        chunks: Of all buckets.
-        seconds: Of a step.
+        chunks: The total of all buckets.
+        seconds: Time of a step.
     """
 
     chunk_bytes: int

@@ -26,7 +26,7 @@ class Chunk:
     """See overlap/layout.py for the layout of its messages.
 
     Args:
-        parameters: Of the bucket, by name.
+        parameters: Those of the bucket, by name.
         members: The same, as they lie in the bucket.
         runs: By rank: the elements of the bucket that it owns.
         optimizer: The user's, whose state of these parameters is taken over.

@@ -100,7 +100,7 @@ def split_early(
     Args:
         arrival: All chunks, in the order of backward.
         needed: When forward needs a chunk.
-        share: Of the elements of all chunks, how many step during backward at most.
+        share: The largest share of the elements of all chunks that step during backward.
     """
     order = list(reversed(arrival))  # the last bucket of backward has the first layers
     order.sort(key=needed)

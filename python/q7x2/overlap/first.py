@@ -54,9 +54,9 @@ class FirstSteps:
 
     Args:
         options: If they leave a choice, some more steps are measured.
-        names: Of the parameters, on all ranks in the same order.
+        names: Those of the parameters, in the same order on all ranks.
         group: For all-reduces.
-        device: Of the parameters.
+        device: That of the parameters.
     """
 
     def __init__(

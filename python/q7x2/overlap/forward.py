@@ -196,7 +196,7 @@ class AttachedForward(Ending):
             self._early.begin()
             self._gathers.begin()
         for chunk in self._buckets.of(bucket, self._options.chunk_bytes):
-            chunk.wait()  # of a backward whose gradients were dropped
+            chunk.wait()  # from a backward whose gradients were dropped
             chunk.scatter(buffer, scale)
             if self._record.is_recording:
                 self._record.follow(self._gathers.chunks.index(chunk), chunk)

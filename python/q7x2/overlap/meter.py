@@ -62,7 +62,7 @@ class StepMeter:
             self._steps.append(self._step)
         is_first = not self._step.forward or bool(self._step.ready)
         self._step = _Step(begin=now if is_first else self._step.begin, forward=now)
-        self._held.clear()  # of a backward that an exception ended
+        self._held.clear()  # from a backward that an exception ended
 
     def call(self, module: nn.Module) -> None:
         """``module`` begins its forward."""
@@ -121,9 +121,9 @@ class StepMeter:
         Args:
             buckets: Those of the steps, without what has been measured.
             needs: What each module needs.
-            names: Of the parameters, on all ranks in the same order.
+            names: Those of the parameters, in the same order on all ranks.
             small_step: See :class:`StepCosts`.
-            group: Of all ranks.
+            group: A group of all ranks.
         """
         steps = [step for step in self._steps if len(step.ready) == len(buckets)]
         apart = [step for step in steps if step.is_apart]

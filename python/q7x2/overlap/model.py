@@ -27,7 +27,7 @@ class BucketCosts:
 
     Attributes:
         ready: Seconds of computation from the end of forward until its gradients are there.
-        names: Of its parameters.
+        names: Those of its parameters.
         begins: The first element of each parameter in the bucket, ascending.
         needed: For each parameter, the seconds of forward before the first module that needs it.
         length: The number of elements.
@@ -55,7 +55,7 @@ class StepCosts:
         small_step: Its step on a few elements.
         other: Everything else between two forwards.
         wire: All-reduces of all buckets, while nothing is computed.
-        latency: Of a message of no bytes.
+        latency: Time of a message without bytes.
         compute_slowdown: The factor by which computation is slower while messages are carried.
         wire_slowdown: The factor by which messages are slower meanwhile.
         ddp: A step of DDP, measured.
@@ -218,7 +218,7 @@ class _Simulation:
                 heapq.heappop(self._timers)[2]()
 
     def _steps(self) -> Iterator[float | tuple[str, int]]:
-        """What the rank's thread does: it computes for so long, or waits for that moment."""
+        """The actions of the rank's thread: seconds of computation, or an event to wait for."""
         for step in range(_STEPS + 1):
             yield from self._forward(is_first=step == 0)
             if step == _STEPS:

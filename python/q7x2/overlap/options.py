@@ -18,7 +18,7 @@ class OverlapOptions:
     do not step after each backward, chunks are of 4 MiB instead, the window is 2, and early is 0.
 
     Args:
-        chunk_bytes: Buckets of DistributedDataParallel are cut into chunks of at most so many
+        chunk_bytes: Buckets of DistributedDataParallel are cut into chunks of at most this many
             bytes. Each is reduce-scattered, stepped and all-gathered by itself. Small chunks let
             the layers that forward needs first pass the others; each costs a few messages.
         window: The number of all-gathers in progress at once. With fewer, the first ones have more

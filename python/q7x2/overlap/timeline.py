@@ -130,7 +130,7 @@ class TimelineRecorder:
 
     Args:
         timeline: To be completed.
-        count: Of the chunks.
+        count: Number of chunks.
     """
 
     timeline: ForwardTimeline

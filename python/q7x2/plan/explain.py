@@ -29,6 +29,9 @@ _TEXT_COLUMNS = (
 )
 
 
+# Times the ordinary time: a silence that matters.
+_MUCH_LONGER = 1.2
+
 # What a coding compresses, the one that loses least first.
 _EDGES = {
     "none": "nothing",
@@ -89,11 +92,37 @@ def _run(options: argparse.Namespace) -> int:
     else:
         codec = f" with {options.codec}" if options.codec else ""
         print_candidates(candidates, f"{options.op} of {bytes_text(options.size)}{codec}")
+        for line in (*distant_groups(json.loads(fabric)), *silence(candidates[0])):
+            print(line)
         if options.codec:
             print("\n".join(edge_comparison(candidates, options.edges)))
         for task in tasks:
             print(task)
     return 0
+
+
+def distant_groups(fabric: dict[str, Any]) -> list[str]:
+    """Which hosts of ``fabric`` are near each other, if others are far: a line per group."""
+    if not any(rack.get("alpha") for rack in fabric.get("racks", [])):
+        return []
+    hosts: dict[int, list[str]] = {}
+    for host in fabric["hosts"]:
+        hosts.setdefault(host.get("rack", 0), []).append(host["name"])
+    return ["hosts that are near each other, and how far the others are:"] + [
+        f"  {', '.join(names)}: {time_text(fabric['racks'][rack]['alpha'])} more each way"
+        for rack, names in sorted(hosts.items())
+    ]
+
+
+def silence(candidate: dict[str, Any]) -> list[str]:
+    """What a candidate takes if TCP begins anew, if that is much longer, in a line."""
+    seconds = candidate["seconds_after_silence"]
+    if seconds < _MUCH_LONGER * candidate["seconds"]:
+        return []
+    return [
+        f"{candidate['algorithm']} takes {time_text(seconds)} if the hosts have been silent for "
+        "longer than TCP's timeout (0.2 s and a round trip), because TCP begins slowly then"
+    ]
 
 
 def server_tasks(algorithm: str, collective: str, fabric: str, root: int) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-# How long one look for groups takes: so soon a signal is noticed.
+# How long one search for groups takes, and so how soon a signal is noticed.
 _LOOK = timedelta(milliseconds=200)
 # One attempt to reach the job's store, in seconds.
 _ATTEMPT = 5.0

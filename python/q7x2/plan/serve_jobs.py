@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-_PAUSE = 0.1  # seconds between two looks at the processes
+_PAUSE = 0.1  # seconds between two checks of the processes
 _NUMBER = 8  # bytes
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 200
-# Algorithms beyond the number of candidates get a first look of so many rounds, if the model sees
-# them within this factor of its best and there is time for them.
+# Algorithms beyond the number of candidates get a first trial of _FIRST_LOOK rounds, if the model
+# sees them within the factor _NEAR of its best and there is time for them.
 _FIRST_LOOK = 3
 _NEAR = 2.0
 # A round is a few calls back to back where that keeps the ranks together, since the first call
@@ -205,7 +205,7 @@ class Tuner:
         # One parameter of each algorithm: the model errs less between aggregator:2 and aggregator:4
         # than between either and a tree.
         best: dict[str, dict[str, Any]] = {}
-        # Of few ranks many algorithms make the same Plan, and trials are few.
+        # With few ranks many algorithms make the same Plan, and trials are few.
         seen: set[tuple[int, ...]] = set()
         for each in self._explain(collective, size, predicted):
             plan = (each["plans"], each["slice_bytes"], each["window"])

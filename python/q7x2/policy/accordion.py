@@ -55,7 +55,7 @@ class Accordion(Policy):
         check_strings("names", names)
         self.change, self.decide_every, self.names = change, decide_every, tuple(names)
         self._settled: dict[str, bool] = {}
-        self._norms: dict[str, float] = {}  # of the last measurement
+        self._norms: dict[str, float] = {}  # those of the last measurement
         self._measured_in = -1  # the last period with a measurement
         self._mine: list[str] = []
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-_RATES = tuple(0.1 * 1.2**i for i in range(26))  # of exp, in units of the probe's length
-_RISING = _RATES[:13]  # of curves that fall faster and faster
-_KNEES = tuple(2 ** (i / 2 - 5) for i in range(15))  # of power laws, in the same units
+_RATES = tuple(0.1 * 1.2**i for i in range(26))  # rates of exp, in units of the probe's length
+_RISING = _RATES[:13]  # rates of curves that fall faster and faster
+_KNEES = tuple(2 ** (i / 2 - 5) for i in range(15))  # knees of power laws, in the same units
 _POWERS = (0.5, 1.0, 2.0)
 _LEAST_NOISE, _MOST_NOISE, _NOISES = 1e-4, 0.3, 17  # relative to the loss
 
@@ -69,7 +69,7 @@ def estimate(probes: Sequence[Segments], limit: float) -> Harm:
     """Estimate the harm from all probes at one level.
 
     Args:
-        limit: Of :attr:`Harm.beyond`.
+        limit: The limit for :attr:`Harm.beyond`.
     """
     import torch
 
@@ -95,7 +95,7 @@ def _harms() -> Tensor:
 
 @lru_cache(maxsize=64)
 def _log_likelihood(probe: Segments) -> Tensor:
-    """Of shape [harms, strengths of noise]."""
+    """The log-likelihood, of shape [harms, strengths of noise]."""
     import torch
 
     steps = torch.tensor(probe.steps, dtype=torch.float64)
@@ -125,7 +125,7 @@ def _log_likelihood(probe: Segments) -> Tensor:
 
 
 def _curves(tau: Tensor) -> Tensor:
-    """Of shape [harms, curves, losses], from ``tau`` of shape [harms, losses]."""
+    """The curves, of shape [harms, curves, losses], from ``tau`` of shape [harms, losses]."""
     import torch
 
     time = tau[:, None, :]

@@ -13,7 +13,7 @@ _ORDERS = ((False, True, True, False), (True, False, False, True))  # dense segm
 _FEWEST, _MOST = 3, 16  # probes that a verdict is based on
 # Probabilities that a verdict needs.
 _SURE_OF_HARM, _SURE_OF_NONE = 0.98, 0.99
-_AGREES_ON_HARM, _AGREES_ON_NONE = 0.6, 0.7  # of the probes of each order alone
+_AGREES_ON_HARM, _AGREES_ON_NONE = 0.6, 0.7  # for the probes of each order alone
 
 
 class Probe:
@@ -27,7 +27,7 @@ class Probe:
 
     Args:
         every: Validations between two probes.
-        steps: Of each segment.
+        steps: Steps per segment.
         tolerance: The harm that is to be found.
     """
 
@@ -38,7 +38,7 @@ class Probe:
         self.every, self.steps, self.tolerance = every, steps, tolerance
         self.harm = 0.0  # the mean of the last estimate
         self._seen = 0  # validations since the last probe
-        self._order = 0  # of the current probe, or else of the next one
+        self._order = 0  # that of the current probe, or else of the next one
         self._ends: list[int] = []  # steps at which segments began; empty: no probe is running
         self._losses: list[float] = []  # at these steps
         self._finished: list[Segments] = []

@@ -8,9 +8,9 @@ from typing import Any
 
 from q7x2.policy.retry import Retry
 
-_MARGIN = 0.8  # of the limit: what the error would have to be below at the stronger level
+_MARGIN = 0.8  # share of the limit that the error must not exceed at the stronger level
 _FIRST_SIGNS = 4  # measurements in a row before the first return
-_KEPT = 0.5 ** (1 / 256)  # of a ratio, per measurement
+_KEPT = 0.5 ** (1 / 256)  # share of a ratio, per measurement
 
 
 @dataclass

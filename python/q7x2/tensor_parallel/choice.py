@@ -36,9 +36,9 @@ class Candidate:
 
     Attributes:
         chunks: Pieces.
-        product_seconds: Of one piece of the other shards, or of all, measured on the slowest rank.
-        message_seconds: Of the collective for one piece of all shards, by the Fabric.
-        seconds: Of the layer's forward, predicted.
+        product_seconds: Time of one piece of the other shards, or of all, on the slowest rank.
+        message_seconds: Time of the collective for one piece of all shards, by the Fabric.
+        seconds: Predicted time of the layer's forward.
     """
 
     chunks: int
@@ -81,7 +81,7 @@ class LayerStats:
     trial: OverlapTrial | None = None
     _step_seconds: float = field(
         default=0.0, init=False
-    )  # of forwards and backwards since a step began
+    )  # time of forwards and backwards since a step began
     _step_ends: bool = field(default=False, init=False)  # with the next forward
 
     @property
@@ -155,9 +155,9 @@ def measure(product: Callable[[int, int], object], rows: int, shards: int) -> Pr
     """Products for each number of pieces that a shard of ``rows`` has rows for.
 
     Args:
-        product: Computes with so many parts of so many rows each.
-        rows: Of a shard.
-        shards: Of how many shards pieces are multiplied together.
+        product: Computes with a given number of parts of a given number of rows each.
+        rows: Rows of a shard.
+        shards: The number of shards whose pieces are multiplied together.
     """
     pieces = {
         chunks: _seconds(product, shards, rows // chunks) for chunks in CANDIDATES if chunks <= rows
@@ -214,8 +214,8 @@ def choose(
 
     Args:
         measured: What :func:`measure` returned, of each rank.
-        message: Seconds of a collective of so many bytes per rank.
-        message_bytes: Of a shard.
+        message: Seconds of a collective with a given number of bytes per rank.
+        message_bytes: Bytes of a shard.
         is_gather: The collective is an all-gather before the products, else a reduce-scatter.
     """
     own = max(each.own for each in measured)
@@ -239,7 +239,7 @@ def choose(
 
 
 def message_seconds(group: ProcessGroup, collective: str) -> Callable[[int], float] | None:
-    """Seconds of a collective of so many bytes per rank, by the Fabric; None without one."""
+    """Seconds of a collective by its bytes per rank, by the Fabric; None without one."""
     from q7x2._core.extension import load
     from q7x2._core.groups import backend_of
 

@@ -43,7 +43,7 @@ class Gather:
     Iterate over it once: it yields rows that are there, this rank's own first.
 
     Args:
-        shard: Of equal shape on all ranks.
+        shard: It has the same shape on all ranks.
         dim: The dimension of the shards, at least 0.
         chunks: Pieces that each shard is sent in, at most.
         group: The ranks, in the order of their shards.
@@ -106,7 +106,7 @@ class Scatter:
     Put what :meth:`order` asks for, then call :meth:`finish`.
 
     Args:
-        shape: Of a shard, equal on all ranks.
+        shape: That of a shard, equal on all ranks.
         dim: The dimension of the shards, at least 0.
         chunks: Pieces that each shard is made and sent in, at most.
         group: The ranks, in the order of their shards.

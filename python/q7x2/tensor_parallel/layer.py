@@ -52,7 +52,7 @@ class OverlappedLinear(nn.Linear):
 
     overlap: LayerStats
     _layout: Layout
-    _function: Any  # of autograd
+    _function: Any  # a Function of autograd
 
     def forward(self, input: Tensor) -> Tensor:
         layout, group = self._layout, self.overlap.group

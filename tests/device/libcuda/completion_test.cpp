@@ -11,8 +11,8 @@
 
 #include "device/accelerators.h"
 #include "ranks.h"
-#include "transport/run/input_latch.h"
-#include "transport/run/task.h"
+#include "transport/task/input_latch.h"
+#include "transport/task/task.h"
 
 namespace q7x2::test {
 namespace {

@@ -174,6 +174,31 @@ def test_reduce_scatter_and_all_gather(world_size: int) -> None:
         assert_same_on_all_ranks([gathered], size)
 
 
+@pytest.mark.ranks(2)
+def test_an_asynchronous_call_waits_for_no_other_rank(world_size: int) -> None:
+    """Rank 1 makes its calls only once those of rank 0 have returned."""
+    store = dist.distributed_c10d._get_default_store()
+    size = 50_000
+    for codec in ("none", "int8", "sumint16", "hadamard+sumint16", "topk:1.0:balanced"):
+        if dist.get_rank() == 1:
+            store.wait([f"rank 0 has called with {codec}"])
+        tensor = noise(dist.get_rank(), size)
+        whole = noise(dist.get_rank(), size)
+        output = torch.empty(size // world_size)
+        works = [q7x2.all_reduce(tensor, codec=codec, async_op=True)]
+        if not codec.endswith(":balanced"):
+            works.append(q7x2.reduce_scatter_tensor(output, whole, codec=codec, async_op=True))
+        if dist.get_rank() == 0:
+            store.set(f"rank 0 has called with {codec}", "1")
+        for work in works:
+            work.wait()
+        exact = exact_sum(world_size, size)
+        assert relative_error(tensor, exact) < 0.02, codec
+        if len(works) > 1:
+            mine = exact.chunk(world_size)[dist.get_rank()]
+            assert relative_error(output, mine) < 0.02, codec
+
+
 @pytest.mark.ranks(1, 3)
 def test_reduce_scatter_adds_integers(world_size: int) -> None:
     me = dist.get_rank()

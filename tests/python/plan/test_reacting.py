@@ -18,7 +18,7 @@ from q7x2.plan.explain import print_history
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.lab.topology import UNSHAPED, Link
-from benchmarks.harness.processor_quota import ProcessorQuota
+from tests.diagnoses.processor_quota import ProcessorQuota
 
 HOSTS = 4
 GUILTY = 1

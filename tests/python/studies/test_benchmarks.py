@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from benchmarks import pages
-from benchmarks.harness import iperf, openmpi, startup
+from benchmarks.harness import iperf, openmpi, ranks, startup, study
 from benchmarks.harness import lab as lab_package
 from benchmarks.harness.lab import LabError, Topology
-from benchmarks.harness.processor_quota import ProcessorQuota
 from benchmarks.harness.report import console
 from benchmarks.regress import bars, goals, raw
 from benchmarks.studies import ledger, sweep
 from tests.diagnoses import causes, verdicts
+from tests.diagnoses.processor_quota import ProcessorQuota
 
 
 def cell(size: int, ours: float, theirs: float) -> dict:
@@ -177,7 +182,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
     monkeypatch.setattr(openmpi, "unavailable", lambda: "mpi4py is not installed")
     out = tmp_path / "sweep.json"
     arguments = ["--sizes", "4,4K", "--blocks", "2", "--block-seconds", "0.005", "--out", str(out)]
-    sweep.main(["--parts", "one-host", *arguments])
+    study.main(sweep, ["--parts", "one-host", *arguments])
     assert "Open MPI is left out: mpi4py is not installed" in capsys.readouterr().out
     (part,) = json.loads(out.read_text())["parts"]
     assert [cell["size"] for cell in part["cells"]] == [4, 4096]
@@ -191,7 +196,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
     # The other part of an earlier run stays, and the measured one is replaced.
     earlier = {**part, "name": "four-hosts", "link_bytes_per_second": 1.25e8}
     out.write_text(json.dumps({"parts": [earlier, {**part, "cells": part["cells"][:1]}]}))
-    sweep.main(["--parts", "one-host", *arguments])
+    study.main(sweep, ["--parts", "one-host", *arguments])
     one, four = json.loads(out.read_text())["parts"]
     assert (one["name"], four) == ("one-host", earlier)
     assert len(one["cells"]) == 2
@@ -199,7 +204,7 @@ def test_a_sweep_has_quartiles_and_cpu_time_and_keeps_other_parts(
 
 def test_an_unknown_part_of_a_sweep_is_named() -> None:
     with pytest.raises(ValueError, match="no part two-hosts; there are one-host, four-hosts"):
-        sweep.main(["--parts", "two-hosts"])
+        study.main(sweep, ["--parts", "two-hosts"])
 
 
 def test_a_quota_has_members_may_change_and_leaves_nothing() -> None:
@@ -241,3 +246,91 @@ def test_the_ledgers_overhead_is_that_of_pairs() -> None:
     assert row["overhead"] == pytest.approx(share)
     assert row["low"] == pytest.approx(share)
     assert row["high"] == pytest.approx(share)
+
+
+def _study(**declared: Any) -> ModuleType:
+    """A study that is declared here."""
+    made = ModuleType("benchmarks.studies.made_up", "Its protocol.")
+    vars(made).update({"OPTIONS": {}, **declared})
+    return made
+
+
+def test_the_options_of_a_study_have_the_types_of_their_defaults(tmp_path: Path) -> None:
+    seen: list[argparse.Namespace] = []
+    options = {"count": 2, "share": 0.5, "ranks": [1, 2], "fresh": False, "some_name": "a"}
+
+    def measure(args: argparse.Namespace) -> dict[str, Any]:
+        seen.append(args)
+        return {"count": args.count}
+
+    made = _study(OPTIONS=options, measure=measure, lines=lambda body: [str(body["count"])])
+    out = tmp_path / "made_up.json"
+    study.main(made, ["--out", str(out)])
+    given = ["--count", "3", "--share", "1", "--ranks", "4", "5", "--fresh", "--some-name", "b"]
+    study.main(made, ["--out", str(out), *given])
+    assert [vars(each) | {"out": None} for each in seen] == [
+        {**options, "out": None},
+        {"count": 3, "share": 1.0, "ranks": [4, 5], "fresh": True, "some_name": "b", "out": None},
+    ]
+    kept = json.loads(out.read_text())
+    assert kept["count"] == 3
+    assert kept["machine"]["cores"] > 0
+
+
+def test_a_study_that_is_stopped_keeps_its_rows_and_those_of_earlier_runs(tmp_path: Path) -> None:
+    out = tmp_path / "made_up.json"
+    before = {"cpu": "another one"}
+    measured = [{"name": "a", "n": 1}, {"name": "b", "n": 1}]
+    out.write_text(json.dumps({"machine": before, "rows": measured}))
+
+    def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+        yield {"name": "b", "n": 2}
+        yield {"name": "c", "n": 2}
+        raise KeyboardInterrupt
+
+    def row_lines(row: dict[str, Any]) -> list[str]:
+        return [f"{row['name']} {row['n']}"]
+
+    made = _study(KEY=itemgetter("name"), rows=rows, row_lines=row_lines)
+    with pytest.raises(KeyboardInterrupt):
+        study.main(made, ["--out", str(out)])
+    body = json.loads(out.read_text())
+    assert study.lines_of(made, body) == ["a 1", "b 2", "c 2"]
+    assert [row.get("machine") for row in body["rows"]] == [before, None, None]
+    del made.KEY  # then a run replaces the rows
+    with pytest.raises(KeyboardInterrupt):
+        study.main(made, ["--out", str(out)])
+    assert [row["name"] for row in json.loads(out.read_text())["rows"]] == ["b", "c"]
+
+
+def test_parts_that_are_not_measured_stay(tmp_path: Path) -> None:
+    out = tmp_path / "made_up.json"
+    before = {"cpu": "another one"}
+    out.write_text(json.dumps({"machine": before, "first": 1, "second": 1, "unknown": 1}))
+    parts = {"first": lambda args: 2, "second": lambda args: 2}
+    made = _study(PARTS=parts, lines=lambda body: [])
+    study.main(made, ["--out", str(out), "--parts", "second"])
+    body = json.loads(out.read_text())
+    assert {name: each for name, each in body.items() if name != "machine"} == {
+        "first": 1,
+        "second": 2,
+        "machines": {"first": before},
+    }
+    study.main(made, ["--out", str(out)])
+    assert "machines" not in json.loads(out.read_text())
+
+
+RANK = """
+import os
+
+def rank_main(spec):
+    rank = int(os.environ["RANK"])
+    return rank + spec["more"] if rank else None
+"""
+
+
+def test_the_first_rank_with_a_result_counts(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "ranks_of_a_test.py").write_text(RANK)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert ranks.run("ranks_of_a_test", {"more": 10}, 3) == 11
+    assert ranks.run("ranks_of_a_test", {"more": 10}, 1) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import lab as lab_package
+from benchmarks.harness import study
 from benchmarks.studies import blocks
 
 
@@ -16,7 +17,7 @@ from benchmarks.studies import blocks
 def test_blocks_of_zeros_are_not_sent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "blocks.json"
     small = ["--hosts", "3", "--rate", "100mbit", "--size", "2M", "--rounds", "2"]
-    blocks.main([*small, "--servers", "2", "--zeros", "0.8,0", "--out", str(out)])
+    study.main(blocks, [*small, "--servers", "2", "--zeros", "0.8,0", "--out", str(out)])
     sparse, same, dense = json.loads(out.read_text())["cases"]
     size = 2 << 20
     # Its own blocks to their owners, and the sum of its share to the other ranks.
@@ -33,4 +34,4 @@ def test_blocks_of_zeros_are_not_sent(capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize("zeros", ["", "1.5", "-1"])
 def test_shares_are_checked(zeros: str) -> None:
     with pytest.raises(ValueError, match="--zeros must be shares from 0 to 1"):
-        blocks.main([f"--zeros={zeros}"])
+        study.main(blocks, [f"--zeros={zeros}"])

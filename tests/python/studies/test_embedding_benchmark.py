@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import lab as lab_package
+from benchmarks.harness import study
 from benchmarks.studies import embedding
 
 
@@ -18,7 +19,7 @@ def test_all_ways_train_alike_and_their_bytes_are_counted(
 ) -> None:
     out = tmp_path / "embedding.json"
     small = ["--hosts", "2", "--rows", "20000", "--dim", "8", "--steps", "2", "--out", str(out)]
-    embedding.main(small)
+    study.main(embedding, small)
     ways = json.loads(out.read_text())["ways"]
     assert list(ways) == list(embedding.WAYS)
     table = 20000 * 8 * 4
@@ -35,4 +36,4 @@ def test_all_ways_train_alike_and_their_bytes_are_counted(
 @pytest.mark.parametrize("share", ["0", "0.3"])
 def test_a_share_of_the_rows_is_checked(share: str) -> None:
     with pytest.raises(ValueError, match=r"--share must be more than 0 and at most 0\.25"):
-        embedding.main(["--share", share])
+        study.main(embedding, ["--share", share])

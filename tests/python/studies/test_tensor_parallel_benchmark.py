@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import lab as lab_package
+from benchmarks.harness import study
 from benchmarks.studies import tensor_parallel
 
 
@@ -17,7 +18,7 @@ def test_all_ways_send_as_much(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     out = tmp_path / "tensor_parallel.json"
     small = ["--ranks", "2", "--rates", "1gbit", "--rounds", "1", "--layers", "1"]
     small += ["--sequence", "256", "--width", "256", "--hidden", "256"]
-    tensor_parallel.main([*small, "--out", str(out)])
+    study.main(tensor_parallel, [*small, "--out", str(out)])
     (case,) = json.loads(out.read_text())["cases"]
     shards = 4 * 128 * 256 * 4  # of two messages in the forward and two in the backward
     for name in tensor_parallel.WAYS:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from wide_packets import python
 
-from benchmarks.harness import iperf
+from benchmarks.harness import iperf, study
 from benchmarks.harness.lab import Line, WideLab, WideTopology, wide
 from benchmarks.studies import distance
 
@@ -78,7 +78,7 @@ def test_an_all_reduce_between_distant_sites_is_right() -> None:
 def test_all_reduces_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "distance.json"
     small = ["--rtts", "10ms", "--losses", "0%", "--sizes", "4,64K", "--rounds", "1"]
-    distance.main([*small, "--out", str(out)])
+    study.main(distance, [*small, "--out", str(out)])
     (row,) = json.loads(out.read_text())["rows"]
     assert [each["size"] for each in row["sizes"]] == [4, 65536]
     assert all(way["seconds"] >= 0.005 for each in row["sizes"] for way in each["ways"].values())

@@ -1,0 +1,137 @@
+// GroupCalls: starts the calls of one group. It plans them, decides where their elements are, has
+// servers attempt them, and makes their tasks and their Work.
+//
+// It is what the collectives of c10d need of their group (backend/collectives.h).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backend/call_builder.h"
+#include "backend/coalescing.h"
+#include "backend/codec_cache.h"
+#include "backend/completion_hook.h"
+#include "backend/device_stream.h"
+#include "backend/torch_compat.h"
+#include "backend/work.h"
+#include "executor/sparse/sparse_call.h"
+#include "plan/choose/plan_cache.h"
+#include "servers/offloaded_call.h"
+#include "servers/server_group.h"
+#include "transport/group/group.h"
+#include "transport/run/runtime.h"
+
+namespace q7x2 {
+
+class GroupCalls {
+ public:
+  /// The ProcessGroup owns these, and may exchange them between two calls. Without members `group`
+  /// is null.
+  struct Parts {
+    const int& rank;
+    const int& size;
+    const std::shared_ptr<Runtime>& runtime;
+    const std::shared_ptr<Group>& group;
+    const std::shared_ptr<Planner>& planner;
+    const std::shared_ptr<PlanCache>& plans;
+    const std::shared_ptr<ServerGroup>& servers;  ///< null: there are none
+  };
+
+  GroupCalls(Parts parts, c10::intrusive_ptr<c10d::Backend::Options> options)
+      : parts_(parts), options_(std::move(options)), timeout_(options_->timeout) {}
+  GroupCalls(const GroupCalls&) = delete;
+  GroupCalls& operator=(const GroupCalls&) = delete;
+
+  int rank() const { return parts_.rank; }
+  int size() const { return parts_.size; }
+  Runtime& runtime() const { return *parts_.runtime; }
+  const std::shared_ptr<Group>& group() const { return parts_.group; }
+  Planner& planner() const { return *parts_.planner; }
+  const std::shared_ptr<ServerGroup>& servers() const { return parts_.servers; }
+  CodecCache& codecs() { return codecs_; }
+  const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
+
+  /// The first thing in every call: see Runtime::enter. Throws Error(kInvalidArgument) as long as
+  /// the group has no members.
+  void enter() const;
+  /// The same, for collectives and messages. Returns what raises the errors of c10d's argument
+  /// checks, with the name of the call before them.
+  std::function<void(const std::string&)> enter(const char* call) const;
+
+  /// The group's timeout if `timeout` is not set.
+  std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const {
+    return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
+  }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// What c10d calls the sequence number of the group: its collectives so far.
+  uint64_t sequence() const { return sequence_; }
+  void count_collective() { ++sequence_; }
+  /// Numbers from 0, the same on all ranks.
+  uint32_t next_barrier() { return barriers_++; }
+  uint64_t next_coded_call() { return coded_calls_++; }
+  /// The group has other members: everything is counted from 0.
+  void count_anew();
+
+  c10::intrusive_ptr<c10d::Work> launch(CallBuilder&& builder);
+  /// The same for calls that have no Plan. `memory`: of each call, on the host. `served`: of each
+  /// call, its attempt by servers or null; empty: there are none.
+  c10::intrusive_ptr<c10d::Work> launch_sparse(
+      CallBuilder&& builder, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
+      const std::vector<std::shared_ptr<OffloadedCall>>& served = {});
+  /// A message to or from `peer`; -1: from any rank. The work has the arguments that follow.
+  c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
+                                         const at::Tensor& tensor, int peer, int tag);
+
+  Coalescing& coalescing() { return coalescing_; }
+  /// From now on it is told of works that have ended.
+  void set_hook(std::shared_ptr<CompletionHook> hook) { hook_ = std::move(hook); }
+
+ private:
+  /// Makes the task of a call, and that of its attempt by servers before it. Returns the task of
+  /// the call if its tensors are on a device, else null.
+  std::shared_ptr<CollectiveTask> add_task(CallBuilder& builder, TensorCall& each,
+                                           std::vector<std::shared_ptr<Task>>& tasks);
+  /// The attempt of a call by servers; null: it is none for them.
+  std::shared_ptr<OffloadedCall> attempt(CallBuilder& builder, const CollectiveCall& call);
+  /// Begins to copy to the host what the calls read on their device. `stays`: their elements stay
+  /// there.
+  std::vector<std::shared_ptr<InputLatch>> read_inputs(CallBuilder& builder, bool stays);
+  /// The same for tasks: see HostBuffers::read. `peer`: see DeviceLanes.
+  std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
+                                                       const std::vector<TaskMemory>& tasks,
+                                                       int peer);
+  /// What a message to `peer` waits for, which itself waits for `inputs`.
+  std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
+  c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
+                                       std::vector<std::shared_ptr<Task>> tasks,
+                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits,
+                                       std::vector<std::shared_ptr<Task>> after = {});
+
+  const Parts parts_;
+  const c10::intrusive_ptr<c10d::Backend::Options> options_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint32_t> barriers_{0};
+  std::atomic<uint64_t> coded_calls_{0};
+  CodecCache codecs_;
+  DeviceLanes lanes_;
+  std::atomic<bool> has_sent_from_device_{false};
+  std::mutex sends_mutex_;                               // guards the next
+  std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // from a device, by peer
+  Coalescing coalescing_;
+  std::shared_ptr<CompletionHook> hook_;  // null: none is registered
+};
+
+/// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
+/// Throws as parse_algorithms does.
+std::string exchange_algorithms_of_thread(std::string algorithms);
+const std::string& algorithms_of_thread();
+
+}  // namespace q7x2

@@ -1,0 +1,37 @@
+// InputSelection: a codec that selects what is sent passes over the whole input, before the first
+// slice.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "executor/collective/call_run.h"
+#include "kernels/codec/codec.h"
+#include "transport/task/job.h"
+
+namespace q7x2 {
+
+class InputSelection final : public Job {
+ public:
+  /// `run`: with a Plan and a coder. It must stay.
+  explicit InputSelection(CallRun& run) : run_(run) {}
+
+  /// Number of input bytes that it passes over.
+  size_t bytes() const;
+  /// Instead of the job, in the caller's thread: selects, and returns how many elements of each
+  /// granule are sent (executor/collective/counted_cut.h).
+  std::vector<int32_t> count();
+  /// How long that took, in nanoseconds.
+  int64_t took() const { return took_; }
+
+ private:
+  void work() override;
+  /// Reads elements of the input, with their residuals, as fp32. `chunk`: room for a read.
+  const float* read(std::vector<float>& chunk, size_t first, size_t wanted) const;
+
+  CallRun& run_;
+  int64_t took_ = 0;
+};
+
+}  // namespace q7x2

@@ -1,0 +1,371 @@
+#include "executor/probe/conductor.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "executor/probe/far_pairs.h"
+#include "executor/probe/participant.h"
+#include "executor/probe/placement.h"
+#include "executor/probe/tournament.h"
+#include "fabric/doubt.h"
+#include "fabric/infer.h"
+#include "fabric/json.h"
+#include "fabric/linkage.h"
+
+namespace q7x2 {
+namespace {
+
+using Meeting = std::pair<int, int>;
+
+constexpr int kAllRounds = 16;
+// All streams of a probe together, in seconds, where the links are slow.
+constexpr double kStreamBudget = 1.3;
+constexpr double kLongestStream = 0.3;
+constexpr double kShortestStream = 0.12;
+// Pairs that are measured again, alone.
+constexpr size_t kMostSuspects = 8;
+// How often a figure that scatters is measured, and a stream between far hosts, which takes a dozen
+// round trips.
+constexpr int kAttempts = 3;
+constexpr int kFarAttempts = 2;
+
+class Conductor {
+ public:
+  Conductor(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
+            const ProbeOptions& options)
+      : me_(group, options),
+        placement_(placement_of(*group)),
+        bindings_(bindings),
+        options_(options) {
+    measured_.host_of = placement_.host_of;
+    ranks_of_.resize(placement_.names.size());
+    for (size_t rank = 0; rank < placement_.host_of.size(); ++rank) {
+      ranks_of_[static_cast<size_t>(placement_.host_of[rank])].push_back(static_cast<int>(rank));
+    }
+  }
+
+  Fabric run(const std::vector<std::string>& descriptions, TimePoint start) {
+    describe_hosts(descriptions);
+    ping_inside_hosts();
+    if (hosts() > 1) measure_network();
+    if (options_.all_pairs) measure_pairs();
+    if (!options_.all_pairs) measure_suspects();
+    Fabric fabric = infer(measured_);
+    fabric.bindings = bindings_;
+    fabric.made.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    return fabric;
+  }
+
+ private:
+  int hosts() const { return static_cast<int>(ranks_of_.size()); }
+  int leader(int host) const { return ranks_of_[static_cast<size_t>(host)].front(); }
+
+  void describe_hosts(const std::vector<std::string>& texts) {
+    for (size_t host = 0; host < texts.size(); ++host) {
+      HostDescription description = description_from_json(texts[host]);
+      measured_.hosts.push_back({.name = placement_.names[host],
+                                 .key = placement_.keys[host],
+                                 .cores = description.cores,
+                                 .hardware = std::move(description.hardware),
+                                 .rates = std::move(description.rates)});
+    }
+  }
+
+  /// The disjoint `meetings` of ranks, all at once, each with its order; each end's report.
+  std::map<int, Report> meet(const std::vector<std::pair<Meeting, Order>>& meetings) {
+    const Meeting* own = nullptr;
+    Order own_order;
+    std::vector<int> others;
+    for (const auto& [meeting, common] : meetings) {
+      for (const auto& [rank, peer, first] :
+           {std::tuple(meeting.first, meeting.second, 1), {meeting.second, meeting.first, 0}}) {
+        Order order = common;
+        order.peer = peer;
+        order.first = first;
+        if (rank == 0) {
+          own = &meeting;
+          own_order = order;
+          continue;
+        }
+        me_.send_value(rank, Order::kTag, order);
+        others.push_back(rank);
+      }
+    }
+    std::map<int, Report> reports;
+    if (own != nullptr) reports[0] = me_.obey(own_order, static_cast<Wire>(own_order.wire));
+    for (const int rank : others) {
+      reports[rank] = me_.receive_value<Report>(rank, Order::kReportTag).first;
+    }
+    return reports;
+  }
+
+  std::map<int, Report> meet(const std::vector<Meeting>& meetings, const Order& order) {
+    std::vector<std::pair<Meeting, Order>> all;
+    for (const Meeting& meeting : meetings) all.emplace_back(meeting, order);
+    return meet(all);
+  }
+
+  int host_of(int rank) const { return placement_.host_of[static_cast<size_t>(rank)]; }
+  /// Of the hosts of two ranks, over the network that all share; 0 if it is not known.
+  double round_trip(const Meeting& meeting) const {
+    const auto found =
+        round_trips_.find(unordered(host_of(meeting.first), host_of(meeting.second)));
+    return found == round_trips_.end() ? 0 : found->second;
+  }
+
+  /// The meetings that came about. What scatters is measured again: other work on the machine only
+  /// makes a message slower, so the steadier figures count.
+  std::vector<Meeting> ping(const std::vector<Meeting>& meetings, Wire wire = Wire::kShared) {
+    std::map<Meeting, Measurements::Ping> found;
+    std::vector<Meeting> left = meetings;
+    for (int attempt = 0; attempt < kAttempts && !left.empty(); ++attempt) {
+      const auto reports =
+          meet(left, {.act = Order::Act::kPing, .wire = static_cast<int32_t>(wire)});
+      std::erase_if(left, [&](const Meeting& meeting) {
+        const auto& [a, b] = meeting;
+        const auto& [round_trip, spread, overhead, unused] = reports.at(a).figures;
+        if (round_trip <= 0) return true;
+        const Measurements::Ping now{.a = host_of(a),
+                                     .b = host_of(b),
+                                     .round_trip = round_trip,
+                                     .spread = spread,
+                                     .overhead = overhead,
+                                     .wire = static_cast<int>(wire),
+                                     .crosses_numa = crosses_numa(a, b)};
+        const auto best = found.try_emplace(meeting, now).first;
+        if (now.spread < best->second.spread) best->second = now;
+        return !is_doubtful(spread);
+      });
+    }
+    std::vector<Meeting> done;
+    for (const Meeting& meeting : meetings) {
+      const auto known = found.find(meeting);
+      if (known == found.end()) continue;
+      done.push_back(meeting);
+      measured_.pings.push_back(known->second);
+      if (wire == Wire::kShared) {
+        round_trips_[unordered(known->second.a, known->second.b)] = known->second.round_trip;
+      }
+    }
+    return done;
+  }
+
+  /// As above. All meetings are repeated, because their streams compete for cables.
+  std::vector<Measurements::Flow> stream(const std::vector<Meeting>& meetings, double seconds,
+                                         Wire wire = Wire::kShared) {
+    const bool has_far = std::ranges::any_of(
+        meetings, [&](const Meeting& meeting) { return is_far(round_trip(meeting)); });
+    const int attempts = meetings.empty() ? 0 : has_far ? kFarAttempts : kAttempts;
+    std::vector<Measurements::Flow> best;
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      const std::vector<Measurements::Flow> now = stream_once(meetings, seconds, wire);
+      if (best.empty()) best = now;
+      for (size_t i = 0; i < now.size(); ++i) {
+        if (now[i].spread < best[i].spread) best[i] = now[i];
+      }
+      const bool is_steady = std::ranges::none_of(
+          best, [](const Measurements::Flow& flow) { return is_doubtful(flow.spread); });
+      if (is_steady) break;
+    }
+    return best;
+  }
+
+  /// Two flows for each meeting, there and back. Far hosts stream while near ones do, first there
+  /// and then back.
+  std::vector<Measurements::Flow> stream_once(const std::vector<Meeting>& meetings, double seconds,
+                                              Wire wire) {
+    std::vector<std::pair<Meeting, Order>> orders;
+    std::vector<Meeting> far;
+    for (const Meeting& meeting : meetings) {
+      const bool goes_one_way = wire == Wire::kShared && is_far(round_trip(meeting));
+      if (goes_one_way) far.push_back(meeting);
+      orders.emplace_back(meeting, stream_order(meeting, seconds, wire, goes_one_way));
+    }
+    const auto reports = meet(orders);
+    std::vector<Measurements::Flow> flows;
+    for (const auto& [a, b] : meetings) {
+      for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
+        flows.push_back(flow_of(from, to, reports, wire));
+      }
+    }
+    if (far.empty()) return flows;
+    std::vector<FarStream> measured;
+    std::vector<double> spreads;
+    for (const bool goes_back : {false, true}) {
+      std::vector<Meeting> way = far;
+      if (goes_back) {
+        for (auto& [from, to] : way) std::swap(from, to);
+      }
+      orders.clear();
+      for (const Meeting& meeting : way) {
+        orders.emplace_back(meeting, stream_order(meeting, seconds, wire, true));
+      }
+      send_trains(way, goes_back ? meet(orders) : reports, measured, spreads);
+    }
+    const auto found = far_flows(measured, sites_of(ranks_of_.size(), measured_.pings));
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto same = std::ranges::find_if(flows, [&](const Measurements::Flow& flow) {
+        return flow.from == measured[i].from && flow.to == measured[i].to;
+      });
+      same->rate = found[i].rate;
+      same->window = found[i].window;
+      same->spread = spreads[i];
+    }
+    return flows;
+  }
+
+  Order stream_order(const Meeting& meeting, double seconds, Wire wire, bool is_far) const {
+    return {.act = Order::Act::kStream,
+            .wire = static_cast<int32_t>(wire),
+            .seconds = seconds,
+            .round_trip = is_far ? round_trip(meeting) : 0};
+  }
+
+  Measurements::Flow flow_of(int from, int to, const std::map<int, Report>& reports,
+                             Wire wire) const {
+    const auto& [received, spread, unused, burst] = reports.at(to).figures;
+    const double acknowledged = reports.at(from).figures[2];
+    return {.from = host_of(from),
+            .to = host_of(to),
+            .rate = confirmed_rate(received, acknowledged),
+            .spread = spread,
+            .wire = static_cast<int>(wire),
+            .burst = burst};
+  }
+
+  /// From the first of two far hosts to the second: what a path takes, while its connection is
+  /// warm. `streams`: what their streams reported.
+  void send_trains(const std::vector<Meeting>& far, const std::map<int, Report>& streams,
+                   std::vector<FarStream>& measured, std::vector<double>& spreads) {
+    std::vector<std::pair<Meeting, Order>> orders;
+    const size_t first = measured.size();
+    for (const Meeting& meeting : far) {
+      const auto flow = flow_of(meeting.first, meeting.second, streams, Wire::kShared);
+      const double round_trip = this->round_trip(meeting);
+      const uint64_t bytes = train_bytes(flow.rate, round_trip);
+      orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .bytes = bytes});
+      measured.push_back({.from = flow.from,
+                          .to = flow.to,
+                          .warm = flow.rate,
+                          .round_trip = round_trip,
+                          .bytes = bytes});
+      spreads.push_back(flow.spread);
+    }
+    const auto reports = meet(orders);
+    for (size_t i = 0; i < far.size(); ++i) {
+      measured[first + i].seconds = reports.at(far[i].first).figures[0];
+    }
+  }
+
+  bool crosses_numa(int a, int b) const {
+    const int node_a = bindings_[static_cast<size_t>(a)].numa_node;
+    const int node_b = bindings_[static_cast<size_t>(b)].numa_node;
+    return host_of(a) == host_of(b) && node_a >= 0 && node_b >= 0 && node_a != node_b;
+  }
+
+  /// The ranks of a host that its leader pings: the next and the last, near and far in most
+  /// placements, and one in the leader's NUMA node and one in another.
+  std::vector<int> ping_partners(const std::vector<int>& ranks) const {
+    std::vector<int> partners;
+    const auto add = [&partners](int rank) {
+      if (std::ranges::find(partners, rank) == partners.end()) partners.push_back(rank);
+    };
+    if (ranks.size() < 2) return partners;
+    add(ranks[1]);
+    add(ranks.back());
+    for (const bool crosses : {false, true}) {
+      const auto found = std::find_if(ranks.begin() + 1, ranks.end(), [&](int rank) {
+        return crosses_numa(ranks[0], rank) == crosses;
+      });
+      if (found != ranks.end()) add(*found);
+    }
+    return partners;
+  }
+
+  void ping_inside_hosts() {
+    std::vector<std::vector<Meeting>> rounds;
+    for (const std::vector<int>& ranks : ranks_of_) {
+      const std::vector<int> partners = ping_partners(ranks);
+      rounds.resize(std::max(rounds.size(), partners.size()));
+      for (size_t i = 0; i < partners.size(); ++i) rounds[i].emplace_back(ranks[0], partners[i]);
+    }
+    for (const std::vector<Meeting>& meetings : rounds) ping(meetings);
+  }
+
+  std::vector<Meeting> leaders(const std::vector<Meeting>& of_hosts) const {
+    std::vector<Meeting> meetings;
+    for (const auto& [a, b] : of_hosts) meetings.emplace_back(leader(a), leader(b));
+    return meetings;
+  }
+
+  void measure_network() {
+    const auto rounds = tournament(hosts(), kAllRounds);
+    const double seconds = std::clamp(kStreamBudget / static_cast<double>(rounds.size()),
+                                      kShortestStream, kLongestStream);
+    for (const auto& round : rounds) ping(leaders(round));
+    const std::vector<int> sites = sites_of(ranks_of_.size(), measured_.pings);
+    const auto streamed = streamed_rounds(rounds, sites, measured_.pings);
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      measured_.rounds.push_back(stream(leaders(streamed[i]), seconds));
+      measure_private_links(leaders(rounds[i]), seconds);
+    }
+  }
+
+  void measure_private_links(std::vector<Meeting> meetings, double seconds) {
+    std::erase_if(meetings, [this](const Meeting& meeting) {
+      return !me_.group().membership().private_network(meeting.first, meeting.second);
+    });
+    if (meetings.empty()) return;
+    const auto flows = stream(ping(meetings, Wire::kPrivate), seconds, Wire::kPrivate);
+    // A direction that carried nothing makes the link useless.
+    for (const Measurements::Flow& flow : flows) {
+      if (flow.rate > 0) measured_.rounds.back().push_back(flow);
+    }
+  }
+
+  void measure_alone(const std::vector<Meeting>& meeting) {
+    const auto flows = stream(meeting, kLongestStream);
+    measured_.solo.insert(measured_.solo.end(), flows.begin(), flows.end());
+  }
+
+  /// Pairs that were slower than their hosts and racks: alone each shows whether it is so itself.
+  /// Far ones have a path of their own already, and would take seconds.
+  void measure_suspects() {
+    for (const Meeting& pair : slow_pairs(measured_, kMostSuspects)) {
+      const std::vector<Meeting> meeting = leaders({pair});
+      if (!is_far(round_trip(meeting.front()))) measure_alone(meeting);
+    }
+  }
+
+  void measure_pairs() {
+    measured_.pings.clear();
+    ping_inside_hosts();
+    for (int a = 0; a < hosts(); ++a) {
+      for (int b = a + 1; b < hosts(); ++b) {
+        const std::vector<Meeting> meeting = leaders({{a, b}});
+        ping(meeting);
+        measure_alone(meeting);
+      }
+    }
+  }
+
+  Participant me_;
+  const Placement placement_;
+  const std::vector<Fabric::Binding> bindings_;  // by rank
+  const ProbeOptions options_;
+  std::vector<std::vector<int>> ranks_of_;  // by host
+  std::map<HostPair, double> round_trips_;
+  Measurements measured_;
+};
+
+}  // namespace
+
+Fabric conduct(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
+               const std::vector<std::string>& descriptions, TimePoint start,
+               const ProbeOptions& options) {
+  return Conductor(group, bindings, options).run(descriptions, start);
+}
+
+}  // namespace q7x2

@@ -1,0 +1,52 @@
+// Verdicts: what the ranks say of attempts by servers, and what follows from it.
+//
+// Each rank says a word about an attempt that is done on it: it succeeded, the servers had no room,
+// nobody wanted it, or who has failed. The greatest word of all ranks counts. After a failure the
+// server group is dropped, and attempts count no more.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "servers/credit_grant.h"
+#include "transport/group/group.h"
+
+namespace q7x2 {
+
+class Verdicts {
+ public:
+  /// `servers`: the server group, whose members from `ranks` on are servers of these names.
+  Verdicts(std::shared_ptr<Group> servers, int ranks, std::vector<std::string> names)
+      : group_(std::move(servers)), ranks_(ranks), names_(std::move(names)) {}
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  /// What this rank says of an attempt that had this grant, and ended with `error`.
+  uint8_t word_of(const CreditGrant& grant, const std::optional<Error>& error) const;
+  /// Takes the word of all ranks. True: the attempt has brought the result.
+  bool take(Locked& locked, uint8_t word);
+  /// Changes only between the same two calls on all ranks, in their order.
+  bool is_dropped(Locked&) const { return is_dropped_; }
+
+  // Any thread.
+
+  /// Number of calls that were served so far.
+  uint64_t served() const { return served_; }
+  /// Number of those for which servers had no slots.
+  uint64_t declined() const { return declined_; }
+
+ private:
+  const std::shared_ptr<Group> group_;
+  const int ranks_;
+  const std::vector<std::string> names_;
+  bool is_dropped_ = false;
+  std::atomic<uint64_t> served_{0};
+  std::atomic<uint64_t> declined_{0};
+};
+
+}  // namespace q7x2

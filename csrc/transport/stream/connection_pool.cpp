@@ -1,0 +1,203 @@
+#include "transport/stream/connection_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <utility>
+
+namespace q7x2 {
+namespace {
+
+constexpr std::chrono::seconds kCallPatience{3};
+// A process that was just told of this path may take a while to listen.
+constexpr std::chrono::seconds kFirstPatience{10};
+constexpr std::chrono::milliseconds kFirstPause{10};
+constexpr int kMostDoublings = 6;
+constexpr size_t kMostCalls = 16;  // at once
+constexpr size_t kMostRescues = 4;
+constexpr int kRefusalsOfTheDead = 3;
+constexpr size_t kPerControl = 8;  // connections
+constexpr int kLooks = 8;  // for signs of life, in the time that the other process may be silent
+
+uint64_t random_number() {
+  uint64_t number = 0;
+  fill_randomly(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
+}  // namespace
+
+ConnectionPool::ConnectionPool(EventLoop& loop, const StreamOptions& options, uint64_t own,
+                               const StreamTarget& target, const MessageKey& key,
+                               ConnectionOwner& owner)
+    : loop_(loop),
+      options_(options),
+      own_(own),
+      target_(target),
+      key_(key),
+      owner_(owner),
+      heard_(options.now()),
+      next_call_(heard_),
+      next_life_(heard_),
+      next_rescue_(heard_) {}
+
+void ConnectionPool::add(std::unique_ptr<ByteStream> stream, uint64_t bounce, StreamTime now) {
+  bounce_ = bounce;
+  heard_ = now;
+  ++made_;
+  refusals_ = 0;
+  connections_.push_back(
+      std::make_unique<StreamConnection>(next_id_++, std::move(stream), loop_, owner_));
+}
+
+std::vector<std::unique_ptr<StreamConnection>> ConnectionPool::take_broken() {
+  std::vector<std::unique_ptr<StreamConnection>> broken;
+  for (auto& each : connections_) {
+    if (each->is_over()) broken.push_back(std::move(each));
+  }
+  if (!broken.empty()) std::erase(connections_, nullptr);
+  return broken;
+}
+
+void ConnectionPool::retire(const StreamConnection& connection) {
+  std::erase_if(connections_, [&](const auto& each) { return each.get() == &connection; });
+}
+
+void ConnectionPool::close() {
+  connections_.clear();
+  calls_.clear();
+}
+
+size_t ConnectionPool::num_controls() const {
+  return std::min(connections_.size(), 1 + connections_.size() / kPerControl);
+}
+
+StreamConnection* ConnectionPool::control(size_t turn, StreamTime now) const {
+  constexpr std::chrono::microseconds kAge{500};
+  const size_t count = num_controls();
+  StreamConnection* any = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    StreamConnection* const each = connections_[(turn + i) % count].get();
+    if (each->is_over()) continue;
+    const TcpState& state = each->tcp(now, kAge);
+    if (state.is_healthy && state.room >= state.segment && each->writer().is_empty()) return each;
+    if (any == nullptr) any = each;
+  }
+  for (size_t i = 0; i < connections_.size() && any == nullptr; ++i) {
+    if (!connections_[i]->is_over()) any = connections_[i].get();
+  }
+  return any;
+}
+
+void ConnectionPool::maintain(int wanted, StreamTime now) {
+  for (const auto& each : connections_) {
+    if (each->take_heard()) heard_ = std::max(heard_, now);
+  }
+  look_at_calls(now);
+  if (now >= next_life_) {
+    listen_for_life(now);
+    next_life_ = now + options_.silence / kLooks;
+  }
+  if (may_call(now)) call_more(wanted, now);
+}
+
+/// The side that does not make the connections does so if the other one seems not to be able to.
+bool ConnectionPool::may_call(StreamTime now) const {
+  if (target_.addresses.empty()) return false;
+  return target_.calls || (connections_.empty() && now - heard_ > options_.silence / 4);
+}
+
+void ConnectionPool::look_at_calls(StreamTime now) {
+  for (auto each = calls_.begin(); each != calls_.end();) {
+    StreamCall& attempt = each->attempt;
+    const StreamCall::State state = attempt.state();
+    if (state == StreamCall::State::kMade) {
+      add(attempt.take_stream(), attempt.answer().bounce, now);
+      failures_ = 0;
+      const IpEndpoint made = attempt.target();
+      each = calls_.erase(each);
+      if (std::exchange(address_, made) != made) {
+        calls_.remove_if([&](const Call& other) { return other.attempt.target() != made; });
+        each = calls_.begin();
+      }
+      continue;
+    }
+    const bool has_failed = state == StreamCall::State::kRefused ||
+                            state == StreamCall::State::kFailed ||
+                            now - each->since > kCallPatience;
+    if (!has_failed) {
+      ++each;
+      continue;
+    }
+    if (state == StreamCall::State::kRefused) ++refusals_;
+    each = calls_.erase(each);
+    fail(now);
+  }
+}
+
+void ConnectionPool::fail(StreamTime now) {
+  next_call_ = now + kFirstPause * (1 << std::min(failures_, kMostDoublings));
+  ++failures_;
+  // Perhaps it can be reached at another address.
+  if (connections_.empty()) address_.reset();
+}
+
+void ConnectionPool::call(const IpEndpoint& target) {
+  const StreamHello hello{own_,           target_.identity.process, target_.epoch,
+                          next_number_++, random_number(),          options_.bounce_bytes};
+  calls_.emplace_back(loop_, target, hello, key_, options_.congestion, owner_).since =
+      options_.now();
+}
+
+void ConnectionPool::call_more(int wanted, StreamTime now) {
+  const bool is_silent = now - heard_ > options_.silence / 4;
+  if (is_silent && now >= next_rescue_ && calls_.size() < kMostRescues) {
+    next_rescue_ = now + options_.silence / 8;
+    for (const IpEndpoint& each : target_.addresses) call(each);
+    return;
+  }
+  if (now < next_call_) return;
+  if (!address_) {
+    if (!calls_.empty() || !connections_.empty()) return;
+    for (const IpEndpoint& each : target_.addresses) call(each);
+    return;
+  }
+  while (connections_.size() + calls_.size() < static_cast<size_t>(wanted) &&
+         calls_.size() < kMostCalls) {
+    call(*address_);
+  }
+}
+
+/// Asks the kernels, and gives up connections that are silent although the path is not.
+void ConnectionPool::listen_for_life(StreamTime now) {
+  for (const auto& each : connections_) {
+    heard_ = std::max(heard_, now - each->tcp(now, options_.silence / 16).since_heard);
+  }
+  for (const auto& each : connections_) {
+    const int silences = each->count_silence(now, options_.silence / kLooks);
+    if (silences > kLooks / 2 && now - heard_ < options_.silence / 4) {
+      each->end();
+      owner_.on_activity();
+    }
+  }
+}
+
+StreamTime ConnectionPool::due(StreamTime now) const {
+  StreamTime at = next_life_;
+  for (const Call& each : calls_) at = std::min(at, each.since + kCallPatience);
+  if (may_call(now) && next_call_ > now) at = std::min(at, next_call_);
+  return at;
+}
+
+std::string ConnectionPool::death(StreamTime now) const {
+  const auto enough = kRefusalsOfTheDead * static_cast<int>(num_addresses());
+  if (made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
+    return "its host says that nobody listens any more";
+  }
+  const auto patience =
+      made_ == 0 ? std::max<StreamDuration>(options_.silence, kFirstPatience) : options_.silence;
+  if (now - heard_ <= patience) return "";
+  return connections_.empty() ? "no connection to it can be made" : "it does not answer";
+}
+
+}  // namespace q7x2

@@ -1,0 +1,118 @@
+// ConnectionPool: the connections of a path. Makes those that are wanted, remakes those that broke,
+// and watches whether the other process gives a sign of life.
+//
+//   no connection    calls go to all addresses of the other process at once; the first that is
+//                    answered shows which address to use
+//   silent for long  another call is made now and then, because TCP tries ever more rarely to get
+//                    through on the connections that there are
+//
+// Signs of life are bytes, and what the other kernel acknowledges.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ip_address.h"
+#include "transport/stream/byte_stream.h"
+#include "transport/stream/event_loop.h"
+#include "transport/stream/stream_call.h"
+#include "transport/stream/stream_connection.h"
+#include "transport/stream/stream_options.h"
+#include "transport/trust/job_secret.h"
+#include "transport/trust/replay_window.h"
+
+namespace q7x2 {
+
+/// The other end of a path.
+struct StreamTarget {
+  Identity identity;
+  uint64_t epoch = 0;                 ///< the path's, to that process
+  std::vector<IpEndpoint> addresses;  ///< at which it is called; empty: it calls
+  bool calls = false;                 ///< this side makes the connections
+};
+
+class ConnectionPool {
+ public:
+  using Connections = std::vector<std::unique_ptr<StreamConnection>>;
+
+  /// `own`: this process. `key`: of messages to the other one.
+  ConnectionPool(EventLoop& loop, const StreamOptions& options, uint64_t own,
+                 const StreamTarget& target, const MessageKey& key, ConnectionOwner& owner);
+
+  /// Those that are open, the oldest first.
+  const Connections& all() const { return connections_; }
+  bool is_calling() const { return !calls_.empty(); }
+  /// What the other process's bounce memory holds; known once there is a connection.
+  uint64_t bounce() const { return bounce_; }
+  /// How many connections were ever open.
+  uint64_t num_made() const { return made_; }
+
+  /// Whether this is the first hello with its number.
+  bool accept(const StreamHello& hello) { return numbers_.accept(hello.number); }
+  void add(std::unique_ptr<ByteStream> stream, uint64_t bounce, StreamTime now);
+  /// Takes out what is over.
+  std::vector<std::unique_ptr<StreamConnection>> take_broken();
+  /// Closes this one in good order.
+  void retire(const StreamConnection& connection);
+  void close();
+
+  /// Makes connections until there are `wanted`, and looks for signs of life.
+  void maintain(int wanted, StreamTime now);
+  /// When it must be called again at the latest.
+  StreamTime due(StreamTime now) const;
+  StreamTime heard() const { return heard_; }
+  /// Why the other process is dead; empty: it is not.
+  std::string death(StreamTime now) const;
+
+  /// How many of the oldest connections carry no chunks.
+  size_t num_controls() const;
+  /// What carries the next envelope or acknowledgement: of these, from the one with number `turn`
+  /// on, the first that loses nothing and has room. Null if there is no connection.
+  StreamConnection* control(size_t turn, StreamTime now) const;
+
+ private:
+  bool may_call(StreamTime now) const;
+  void look_at_calls(StreamTime now);
+  void fail(StreamTime now);
+  void call(const IpEndpoint& target);
+  void call_more(int wanted, StreamTime now);
+  void listen_for_life(StreamTime now);
+  size_t num_addresses() const { return address_ ? 1 : target_.addresses.size(); }
+
+  struct Call {
+    Call(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello, const MessageKey& key,
+         const std::string& congestion, ConnectionOwner& owner)
+        : attempt(loop, target, hello, key, congestion, [&owner] { owner.on_activity(); }) {}
+
+    StreamCall attempt;
+    StreamTime since;
+  };
+
+  EventLoop& loop_;
+  const StreamOptions& options_;
+  const uint64_t own_;
+  const StreamTarget target_;
+  const MessageKey key_;
+  ConnectionOwner& owner_;
+  Connections connections_;
+  std::list<Call> calls_;
+  std::optional<IpEndpoint> address_;  // that has been answered
+  ReplayWindow numbers_;               // numbers of received hellos
+  uint64_t next_number_ = 1;           // number of the next own hello
+  uint64_t next_id_ = 1;
+  uint64_t bounce_ = 0;
+  uint64_t made_ = 0;
+  StreamTime heard_;
+  StreamTime next_call_;
+  StreamTime next_life_;  // when to look for signs of life
+  StreamTime next_rescue_;
+  int failures_ = 0;  // failed calls since the last one that succeeded
+  int refusals_ = 0;
+};
+
+}  // namespace q7x2

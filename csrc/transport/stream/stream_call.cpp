@@ -1,0 +1,74 @@
+#include "transport/stream/stream_call.h"
+
+#include <array>
+#include <utility>
+
+#include "transport/net/connection_attempt.h"
+
+namespace q7x2 {
+
+StreamCall::StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
+                       const MessageKey& key, const std::string& congestion,
+                       std::function<void()> on_change)
+    : target_(target),
+      hello_(hello),
+      key_(key),
+      on_change_(std::move(on_change)),
+      socket_(start_connecting(target)),
+      sent_(hello.encode(StreamHello::Turn::kCall, key)) {
+  if (socket_.is_valid()) prepare_tcp(socket_, congestion);
+  if (!socket_.is_valid() || !entry_.add(loop, socket_, EPOLLOUT, *this)) state_ = State::kFailed;
+}
+
+std::unique_ptr<ByteStream> StreamCall::take_stream() {
+  entry_.remove();
+  return std::move(stream_);
+}
+
+void StreamCall::on_ready(uint32_t) {
+  const State before = state_;
+  if (state_ == State::kConnecting) {
+    switch (outcome(socket_)) {
+      case Attempt::kPending:
+        return;
+      case Attempt::kRefused:
+        state_ = State::kRefused;
+        break;
+      case Attempt::kFailed:
+        state_ = State::kFailed;
+        break;
+      case Attempt::kMade:
+        stream_ = std::make_unique<PlainStream>(std::move(socket_));
+        state_ = State::kGreeting;
+        break;
+    }
+  }
+  if (state_ == State::kGreeting) greet();
+  if (state_ >= State::kMade) entry_.remove();
+  if (state_ != before) on_change_();
+}
+
+void StreamCall::greet() {
+  const auto moved = [this](const auto& count, size_t& total) {
+    if (!count) state_ = State::kFailed;
+    total += count.value_or(0);
+  };
+  if (num_sent_ < sent_.size()) {
+    const std::array<iovec, 1> rest{iovec{sent_.data() + num_sent_, sent_.size() - num_sent_}};
+    moved(stream_->write(rest), num_sent_);
+    if (num_sent_ < sent_.size()) return;
+    entry_.set(EPOLLIN);
+  }
+  // Not more than the answer: frames may follow it.
+  const std::array<iovec, 1> rest{iovec{read_.data() + num_read_, read_.size() - num_read_}};
+  moved(stream_->read(rest), num_read_);
+  if (num_read_ < read_.size() || state_ == State::kFailed) return;
+  const auto answer = StreamHello::decode(read_, StreamHello::Turn::kAnswer, key_);
+  const bool is_ours = answer && answer->sender == hello_.receiver &&
+                       answer->receiver == hello_.sender && answer->epoch == hello_.epoch &&
+                       answer->number == hello_.number && answer->nonce == hello_.nonce;
+  if (is_ours) answer_ = *answer;
+  state_ = is_ours ? State::kMade : State::kFailed;
+}
+
+}  // namespace q7x2

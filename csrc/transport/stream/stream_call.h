@@ -1,0 +1,59 @@
+// StreamCall: a connection of a path in the making, at the side that makes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/ip_address.h"
+#include "transport/stream/byte_stream.h"
+#include "transport/stream/event_loop.h"
+#include "transport/stream/stream_hello.h"
+#include "transport/trust/job_secret.h"
+
+namespace q7x2 {
+
+class StreamCall final : public EventHandler {
+ public:
+  enum class State {
+    kConnecting,
+    kGreeting,  ///< connected; the hello is sent and the answer read
+    kMade,
+    kRefused,  ///< by the other kernel: nobody listens there
+    kFailed,
+  };
+
+  /// `key`: of messages to the process that is called. `on_change`: its state is another.
+  StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
+             const MessageKey& key, const std::string& congestion, std::function<void()> on_change);
+
+  State state() const { return state_; }
+  const IpEndpoint& target() const { return target_; }
+  const StreamHello& hello() const { return hello_; }
+  /// What the other process says. Once it is made.
+  const StreamHello& answer() const { return answer_; }
+  std::unique_ptr<ByteStream> take_stream();
+
+  void on_ready(uint32_t events) override;
+
+ private:
+  void greet();
+
+  const IpEndpoint target_;
+  const StreamHello hello_;
+  const MessageKey key_;
+  const std::function<void()> on_change_;
+  PrivateSocket socket_;  // until it is connected
+  std::unique_ptr<ByteStream> stream_;
+  EventEntry entry_;  // removed before the socket is closed
+  State state_ = State::kConnecting;
+  StreamHello::Bytes sent_;
+  size_t num_sent_ = 0;
+  StreamHello::Bytes read_{};
+  size_t num_read_ = 0;
+  StreamHello answer_;
+};
+
+}  // namespace q7x2

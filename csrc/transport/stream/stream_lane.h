@@ -1,0 +1,92 @@
+// StreamLane: messages between processes of different hosts, over many TCP connections.
+//
+// On a line with delay and loss one TCP connection carries a small part of what the line could. So
+// a path has many, and they make up for each other: chunks go where there is room, go again where
+// they are late, and a connection that breaks loses nothing.
+//
+// The lane does not wait and has no thread. Its owner calls `progress` when `fd` is readable or
+// `due` has come. Each call does bounded work. Not thread-safe: whoever holds the reactor's lock
+// calls it. docs/wide.md describes the protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "transport/stream/event_loop.h"
+#include "transport/stream/stream_listener.h"
+#include "transport/stream/stream_matcher.h"
+#include "transport/stream/stream_options.h"
+#include "transport/stream/stream_path.h"
+#include "transport/trust/job_secret.h"
+
+namespace q7x2 {
+
+class StreamLane {
+ public:
+  /// `self`: this process. `on_complete` is told of every send and receive, once, from inside of
+  /// the calls below; it must not call the lane. Throws Error(kTransport).
+  StreamLane(StreamOptions options, const Identity& self, const JobSecret& secret,
+             OnStreamComplete on_complete);
+  StreamLane(const StreamLane&) = delete;
+  StreamLane& operator=(const StreamLane&) = delete;
+
+  /// Other processes may call at these addresses from now on, at one port, which it returns. Once.
+  /// Throws Error(kTransport).
+  uint16_t listen(const std::vector<IpAddress>& addresses);
+  /// Only these hosts may, from now on.
+  void admit_hosts(const HostAddresses& hosts);
+
+  /// A path to a process. One for each of its epochs.
+  StreamPath& open(const StreamTarget& target);
+  /// Closes it (StreamPath::close), and forgets it.
+  void close(StreamPath& path);
+
+  /// Sends a message. `data` must stay until `request` completes, which it may from inside of the
+  /// call. Messages with one tag between two processes arrive in the order in which they were sent.
+  void send(StreamPath& path, void* request, uint64_t tag, const void* data, size_t length);
+  /// The oldest message whose tag equals `tag` in the bits of `mask`, from any path. Messages that
+  /// are longer than `room` are dropped, and complete as truncated.
+  void receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room);
+  /// See StreamMatcher.
+  void cancel(void* request) { matcher_.cancel(request); }
+  bool take_back(void* request) { return matcher_.take_back(request); }
+  std::optional<uint64_t> find_unexpected(uint64_t tag, uint64_t mask) const {
+    return matcher_.find_unexpected(tag, mask);
+  }
+  void drop_unexpected(uint64_t tag, uint64_t mask) { matcher_.drop_unexpected(tag, mask); }
+
+  /// True: something happened.
+  bool progress();
+  int fd() const { return loop_.fd(); }
+  /// When `progress` must be called even if `fd` is not readable. In the past: at once.
+  StreamTime due() const { return dirty_.empty() ? due_ : StreamTime{}; }
+
+  /// Calls that were refused.
+  uint64_t refused_calls() const { return listener_ ? listener_->refused() : 0; }
+
+ private:
+  using Key = std::pair<uint64_t, uint64_t>;  // process, epoch
+
+  StreamListener::Verdict judge(const StreamHello& hello);
+  void take(const StreamHello& hello, std::unique_ptr<ByteStream> stream);
+  void visit(StreamPath& path, StreamTime now);
+
+  const StreamOptions options_;
+  const Identity self_;
+  const JobSecret secret_;
+  const MessageKey own_key_;
+  const OnStreamComplete on_complete_;
+  EventLoop loop_;
+  StreamMatcher matcher_;
+  std::map<Key, std::unique_ptr<StreamPath>> paths_;
+  std::vector<StreamPath*> dirty_;
+  std::optional<StreamListener> listener_;
+  StreamTime due_ = StreamTime::max();
+};
+
+}  // namespace q7x2

@@ -1,0 +1,97 @@
+// StreamListener: the port at which other processes call, and the calls that wait.
+//
+// A call begins with a StreamHello. A caller that has not proven itself costs little: only few may
+// wait, for a few seconds; the oldest goes first. A hello for a path that this process does not
+// have yet waits, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/ip_address.h"
+#include "transport/net/host_addresses.h"
+#include "transport/net/private_socket.h"
+#include "transport/stream/byte_stream.h"
+#include "transport/stream/event_loop.h"
+#include "transport/stream/stream_hello.h"
+#include "transport/stream/stream_options.h"
+#include "transport/trust/job_secret.h"
+
+namespace q7x2 {
+
+class StreamListener final : public EventHandler {
+ public:
+  static constexpr size_t kMaxWaiting = 128;
+  static constexpr std::chrono::seconds kPatience{5};
+
+  enum class Verdict { kTake, kWait, kRefuse };
+  /// Whose path `hello` is for; called again and again while the answer is kWait.
+  using Admit = std::function<Verdict(const StreamHello& hello)>;
+  /// The connection of an admitted caller, whose hello must still be answered.
+  using Take = std::function<void(const StreamHello& hello, std::unique_ptr<ByteStream> stream)>;
+
+  /// `key`: of messages to this process. Throws Error(kTransport) if there is no port for one of
+  /// the addresses.
+  StreamListener(EventLoop& loop, uint64_t process, const MessageKey& key,
+                 const std::vector<IpAddress>& addresses, const StreamOptions& options, Admit admit,
+                 Take take);
+
+  uint16_t port() const { return port_; }
+  /// Only these hosts may connect from now on.
+  void admit_hosts(const HostAddresses& hosts);
+  /// To be called when calls may have arrived, become admissible or have waited too long.
+  void look(StreamTime now);
+  bool is_idle() const { return waiting_.empty() && !is_resting_; }
+  size_t num_waiting() const { return waiting_.size(); }
+  /// Hellos that were none, or proved nothing, or came twice.
+  uint64_t refused() const { return refused_; }
+
+  void on_ready(uint32_t events) override;
+
+ private:
+  struct Socket {
+    PrivateSocket socket;
+    EventEntry entry;
+  };
+  struct Call final : EventHandler {
+    explicit Call(StreamListener& listener) : owner(listener) {}
+    void on_ready(uint32_t events) override;
+
+    StreamListener& owner;
+    StreamTime since;
+    std::unique_ptr<ByteStream> stream;
+    EventEntry entry;
+    StreamHello::Bytes bytes{};
+    size_t num_bytes = 0;
+    std::optional<StreamHello> hello;
+    bool is_over = false;
+  };
+
+  bool bind(const std::vector<IpAddress>& addresses);
+  void accept(Socket& from);
+  void rest(bool on);
+  void hear(Call& call);
+  void decide(Call& call);
+
+  EventLoop& loop_;
+  const uint64_t process_;
+  const MessageKey key_;
+  const StreamOptions& options_;
+  const Admit admit_;
+  const Take take_;
+  std::list<Socket> sockets_;
+  uint16_t port_ = 0;
+  bool is_resting_ = false;  // no call can be accepted, for lack of files
+  std::list<Call> waiting_;
+  uint64_t refused_ = 0;
+};
+
+/// Says the answer on an admitted connection. False: it is over.
+bool answer(ByteStream& stream, const StreamHello& call, uint64_t bounce, const MessageKey& key);
+
+}  // namespace q7x2
