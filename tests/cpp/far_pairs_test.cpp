@@ -64,7 +64,7 @@ struct Path {
 };
 
 TEST(FarPairs, AStreamFindsTheRateOfAWarmConnectionInBoundedTime) {
-  for (const double round_trip : {5e-3, 20e-3, 100e-3, 300e-3}) {
+  for (const double round_trip : {6e-3, 20e-3, 100e-3, 300e-3}) {
     for (const double rate : {1.25e6, 12.5e6, 125e6, 1.25e9, 3.125e9}) {
       for (const double buffers : {0.2e6, 3e6, 6e6, 100e6}) {
         const Path path{rate, round_trip, buffers};
@@ -163,10 +163,12 @@ TEST(FarPairs, AWindowThatIsSmallByChanceDoesNotCount) {
   }
 }
 
-TEST(FarPairs, AMessageThatSeemsToTakeNoTimeIsNoInfiniteRate) {
+TEST(FarPairs, AMessageThatSeemsToTakeNoTimeSaysNothing) {
   const auto flows = far_flows({{0, 1, 30e6, 100e-3, 1'000'000, 99e-3}}, {0, 1});
-  EXPECT_GT(flows[0].rate, 1e9);
-  EXPECT_LT(flows[0].rate, 1e11);
+  EXPECT_NEAR(flows[0].rate, 30e6, 1);
+  EXPECT_EQ(flows[0].window, 0);
+  const auto fast = far_flows({{0, 1, 30e6, 100e-3, 1'000'000, 100.001e-3}}, {0, 1});
+  EXPECT_LT(fast[0].rate, 1e10);
 }
 
 TEST(FarPairs, HostsThatAreAllFarFromEachOtherAreSitesOfTheirOwn) {

@@ -90,6 +90,22 @@ TEST(StreamMeter, PausesInTwoPartsChangeTheRateByNoMoreThanTheJitter) {
   }
 }
 
+// Between far hosts, over links on which one message takes from a part of a round trip to many.
+TEST(StreamMeter, BetweenFarHostsTheRateIsThatOfTheMessages) {
+  for (const double round_trip : {6e-3, 100e-3}) {
+    for (const double apart : {1e-3, 30e-3, 65e-3, 262e-3, 1.0}) {
+      StreamMeter meter(kSeconds, round_trip);
+      for (int i = 0; i < 12; ++i) {
+        const std::chrono::duration<double> time(i * apart);
+        meter.passed(TimePoint(std::chrono::duration_cast<Clock::duration>(time)), kMessage);
+      }
+      const double rate = static_cast<double>(kMessage) / apart;
+      EXPECT_NEAR(meter.steady_rate(), rate, 0.01 * rate) << round_trip << " " << apart;
+      EXPECT_LT(meter.spread(), 0.01) << round_trip << " " << apart;
+    }
+  }
+}
+
 TEST(StreamMeter, NothingHasNoRate) {
   EXPECT_EQ(StreamMeter(kSeconds).steady_rate(), 0);
   EXPECT_EQ(StreamMeter(kSeconds).whole_rate(), 0);

@@ -14,18 +14,20 @@ constexpr uint64_t kShortestTrain = uint64_t{64} << 10;
 constexpr uint64_t kLongestTrain = uint64_t{4} << 20;
 /// A train message is that share of what a connection has on the way.
 constexpr double kTrainShare = 0.6;
-/// No path is faster: a time below that is noise of the round trip.
-constexpr double kFastestPath = 12.5e9;
+/// A shorter time, as a share of the round trip, is noise of the latter.
+constexpr double kResolution = 0.005;
 /// Connections that together have less than this share of their paths are bounded by their windows.
 constexpr double kBounded = 0.65;
 /// A window of less than this share of another one's is small by chance, and what was measured with
 /// it does not count.
 constexpr double kHeldUp = 0.5;
 
-/// Of the path of one stream.
+/// Of the path of one stream. If a long message takes no longer than a short one did, the round
+/// trip was measured while the machine was busy, and nothing is known but what the stream carried.
 double path_rate(const FarStream& stream) {
-  const auto length = static_cast<double>(stream.bytes);
-  return length / std::max(stream.seconds - stream.round_trip, length / kFastestPath);
+  const double on_wire = stream.seconds - stream.round_trip;
+  if (on_wire <= 0) return stream.warm;
+  return static_cast<double>(stream.bytes) / std::max(on_wire, kResolution * stream.round_trip);
 }
 
 /// All streams from one site to another.

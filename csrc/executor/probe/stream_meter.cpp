@@ -53,8 +53,11 @@ std::vector<double> StreamMeter::last_round_trips() const {
     const TimePoint time =
         notes_.back().time - std::chrono::duration_cast<Clock::duration>(i * part);
     if (time < notes_.front().time) break;
-    const auto begin = last_before(time);
-    rates.push_back(begin == end ? 0 : rate_between(*begin, *end));
+    auto begin = last_before(time);
+    // On a slow link a message takes longer than a part.
+    if (begin == end && begin != notes_.begin()) begin = std::prev(begin);
+    if (begin == end) break;
+    rates.push_back(rate_between(*begin, *end));
     end = begin;
   }
   if (rates.empty()) rates.push_back(whole_rate());
@@ -89,7 +92,8 @@ double StreamMeter::steady_rate() const {
 
 double StreamMeter::spread() const {
   const std::vector<double> rates = part_rates();
-  return rates.empty() ? 0 : (rates.back() - rates.front()) / steady_rate();
+  const double rate = steady_rate();
+  return rate > 0 ? (rates.back() - rates.front()) / rate : 0;
 }
 
 double StreamMeter::burst() const {
