@@ -53,10 +53,9 @@ std::vector<double> StreamMeter::last_round_trips() const {
     const TimePoint time =
         notes_.back().time - std::chrono::duration_cast<Clock::duration>(i * part);
     if (time < notes_.front().time) break;
-    auto begin = last_before(time);
+    if (end == notes_.begin()) break;
     // On a slow link a message takes longer than a part.
-    if (begin == end && begin != notes_.begin()) begin = std::prev(begin);
-    if (begin == end) break;
+    const auto begin = std::min(last_before(time), std::prev(end));
     rates.push_back(rate_between(*begin, *end));
     end = begin;
   }

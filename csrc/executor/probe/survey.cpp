@@ -92,7 +92,8 @@ class Surveyor {
     const std::vector<Announcement> all = hear();
     const bool all_know = std::ranges::all_of(
         all, [&](const Announcement& each) { return each.known == known.digest; });
-    return all_know && known.fabric && !all.front().has_servers ? bound(*known.fabric) : "";
+    const bool fits = known.fabric && is_of_these_hosts(*known.fabric);
+    return all_know && fits && !all.front().has_servers ? bound(*known.fabric) : "";
   }
 
   std::string probe(const std::shared_ptr<Group>& group) {
@@ -121,6 +122,12 @@ class Surveyor {
   }
 
  private:
+  /// A process may pass as one of another host than when it was met last (Q7X2_HOST_ID).
+  bool is_of_these_hosts(const Fabric& fabric) const {
+    return fabric.host_of == placement_.host_of &&
+           std::ranges::equal(fabric.hosts, placement_.keys, {}, &Fabric::Host::key);
+  }
+
   std::string choose() {
     if (const std::string file = environment("Q7X2_FABRIC"); !file.empty()) {
       Fabric fabric = from_file(file);

@@ -170,18 +170,21 @@ def test_without_overlap_everything_is_as_with_ddp() -> None:
     timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
     pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert not pair.attached.decisions[-1].overlaps
+    # The last bit of a norm depends on where the gradients lie in memory, so nothing is cut off here.
+    norms = []
     for ddp, optimizer in pair.both():
         with ddp.no_sync():
             loss_of(ddp, 50).backward()
         loss_of(ddp, 51).backward()
         clip = torch.nn.utils.clip_grad_norm_
         if ddp is pair.ours:
-            pair.attached.clip_grad_norm_(0.1)
+            norms.append(pair.attached.clip_grad_norm_(1e6))
         else:
-            clip(list(ddp.parameters()), 0.1)
+            norms.append(clip(list(ddp.parameters()), 1e6))
         optimizer.step()
         optimizer.zero_grad()
         optimizer.load_state_dict(optimizer.state_dict())
+    torch.testing.assert_close(*norms)
     pair.train(range(60, 62))
     pair.assert_equal()
     check_states(pair)
