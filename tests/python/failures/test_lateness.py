@@ -111,7 +111,7 @@ def test_a_message_that_its_sender_does_not_send(computes: bool, late: int) -> N
 
 @pytest.mark.ranks(3, fresh=True)
 def test_a_new_group_waits_for_the_rank_that_keeps_the_others_in_another_group() -> None:
-    """Ranks 0 and 1 do not come to the new group: rank 0 waits for rank 1 in the group of the two."""
+    """Ranks 0 and 1 do not come to the new group: rank 0 waits for rank 1 in a group of the two."""
     pair = dist.new_group([0, 1])
     signals = Signals()
     if dist.get_rank() == 0:

@@ -170,7 +170,7 @@ def test_without_overlap_everything_is_as_with_ddp() -> None:
     timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
     pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert not pair.attached.decisions[-1].overlaps
-    # The last bit of a norm depends on where the gradients lie in memory, so nothing is cut off here.
+    # The last bit of a norm depends on where the gradients lie in memory: nothing is cut off here.
     norms = []
     for ddp, optimizer in pair.both():
         with ddp.no_sync():
