@@ -108,7 +108,9 @@ void PeerMeeting::run(Runtime& runtime, const c10::intrusive_ptr<c10d::Store>& s
     make(bootstrap, root);
   } catch (const Error& error) {
     fail(error);
-    throw;
+    const std::string text = error.what();
+    if (error.code() != ErrorCode::kPeerFailed || text.find(kCannot) != std::string::npos) throw;
+    throw Error(error.code(), title + ": " + text, error.rank());  // for example of a dead host
   } catch (const std::exception& error) {
     const std::string text = error.what();
     fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), options.rank));
