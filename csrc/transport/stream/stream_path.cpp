@@ -212,12 +212,13 @@ void StreamPath::write_ack(StreamTime now) {
   const bool is_due =
       incoming_.is_urgent() || now >= *ack_due_ || incoming_.unacknowledged_bytes() >= kAckBytes;
   if (!is_due) return;
+  // In turns: if one is lost, the next one, over another connection, tells most of it as well.
+  StreamConnection* const control = pool_.control(++ack_turn_, now);
+  if (control == nullptr) return;  // what was just written has shown that all are broken
   IncomingMessages::Ack ack = incoming_.take_ack();
   ack.frame.eager = static_cast<uint64_t>(wish);
-  // In turns: if one is lost, the next one, over another connection, tells most of it as well.
-  StreamConnection& control = *pool_.control(++ack_turn_, now);
-  control.writer().add(ack.frame, encode_ranges(ack.ranges));
-  control.flush();
+  control->writer().add(ack.frame, encode_ranges(ack.ranges));
+  control->flush();
   if (ack.is_repeated) {
     StreamConnection& other = *pool_.all()[ack_turn_ % pool_.all().size()];
     other.writer().add(ack.frame, encode_ranges(ack.ranges));
