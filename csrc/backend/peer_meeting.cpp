@@ -13,8 +13,6 @@ namespace {
 // The store only says who is missing. It may be gone with the process that served it.
 constexpr std::chrono::milliseconds kStorePatience{2000};
 
-constexpr const char* kCannot = " could not make the group '";
-
 /// Who of the members makes another group, or none, as far as the store knows.
 class Whereabouts {
  public:
@@ -84,8 +82,8 @@ void PeerMeeting::run(Runtime& runtime, const c10::intrusive_ptr<c10d::Store>& s
                  Runtime::check_interrupt);
   PeerMemberMonitor monitor(options.job_ranks);
   const Whereabouts whereabouts(root, options);
-  const std::string title = "rank " + std::to_string(options.rank) + " of " +
-                            std::to_string(options.members.size()) + kCannot + options.group + "'";
+  const std::string title =
+      cannot_make(options.rank, static_cast<int>(options.members.size()), options.group);
   PeerBootstrap bootstrap(runtime,
                           {.title = title,
                            .scope = options.scope,
@@ -99,21 +97,17 @@ void PeerMeeting::run(Runtime& runtime, const c10::intrusive_ptr<c10d::Store>& s
                            .missing = [&] { return whereabouts.missing(); },
                            .explain_missing = [&](int rank) { return whereabouts.explain(rank); }});
   const auto fail = [&](const Error& error) {
-    const std::string text = error.what();
-    const bool is_complete = text.find(kCannot) != std::string::npos;
-    bootstrap.fail(is_complete ? error : Error(error.code(), title + ": " + text, options.rank));
+    bootstrap.fail(titled(error, title, options.rank));
     abort(error);
   };
   try {
     make(bootstrap, root);
   } catch (const Error& error) {
     fail(error);
-    const std::string text = error.what();
-    if (error.code() != ErrorCode::kPeerFailed || text.find(kCannot) != std::string::npos) throw;
-    throw Error(error.code(), title + ": " + text, error.rank());  // for example of a dead host
+    if (error.code() != ErrorCode::kPeerFailed) throw;
+    throw Error(titled(error, title, error.rank()));  // what ends any group does not name this one
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), options.rank));
+    fail(aborted_by(error, options.rank));
     throw;
   }
 }

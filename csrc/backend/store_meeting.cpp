@@ -75,8 +75,7 @@ void StoreMeeting::run(const c10::intrusive_ptr<c10d::Store>& store, const Optio
     fail(known);
     throw Error(known);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    fail(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), options.rank));
+    fail(aborted_by(error, options.rank));
     throw;
   }
 }

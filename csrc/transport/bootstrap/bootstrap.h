@@ -1,12 +1,12 @@
 // Bootstrap: how the ranks of a new group come to know each other.
 //
 //   StoreBootstrap   the first group of a job: the ranks have nothing but a store
-//   PeerBootstrap    processes that know each other already: new_group, shrink, reconfigure,
-//   servers
+//   PeerBootstrap    processes that know each other: new_group, shrink, reconfigure, servers
 //
 // WireUp makes the group by one of them. All ranks call the same functions in the same order.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -52,5 +52,13 @@ class Bootstrap {
   /// Tells the other ranks why there will be no group, as far as they are there.
   virtual void fail(const Error& reason) noexcept = 0;
 };
+
+/// "rank 3 of 4 could not make the group 'x'": begins the errors of a rank that fails.
+std::string cannot_make(int rank, int size, const std::string& group);
+/// `error`, behind `title` and because of `rank` unless it begins like that already. `title`: see
+/// `cannot_make`.
+Error titled(const Error& error, const std::string& title, int rank);
+/// What `rank` tells the others if its own code throws: kAborted, with the first line of the text.
+Error aborted_by(const std::exception& exception, int rank);
 
 }  // namespace q7x2

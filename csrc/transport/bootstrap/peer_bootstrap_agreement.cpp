@@ -44,8 +44,7 @@ void PeerBootstrap::run(const std::function<void()>& make,
     tell(error);
     throw;
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    tell(Error(ErrorCode::kAborted, text.substr(0, text.find('\n')), rank_));
+    tell(aborted_by(error, rank_));
     throw;
   }
   finish([] {});

@@ -388,10 +388,7 @@ bool StoreBootstrap::wait(const Asks& asks, const Look& look, const std::string&
 }
 
 Error StoreBootstrap::error(ErrorCode code, const std::string& text, int rank) const {
-  return Error(code,
-               "rank " + std::to_string(options_.rank) + " of " + std::to_string(options_.size) +
-                   kCannot + options_.group + "': " + text,
-               rank);
+  return {code, cannot_make(options_.rank, options_.size, options_.group) + ": " + text, rank};
 }
 
 }  // namespace q7x2

@@ -171,8 +171,6 @@ class StoreBootstrap final : public Bootstrap {
   bool tell_leader();
   void expect_to_hear(const std::vector<int>& ranks);
 
-  static constexpr const char* kCannot = " could not make the group '";
-
   KeyStore& store_;
   const Options options_;
   const std::vector<int> children_;

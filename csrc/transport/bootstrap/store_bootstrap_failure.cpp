@@ -79,8 +79,8 @@ void StoreBootstrap::fail(const Error& reason) noexcept {
   }
   over_ = true;
   try {
-    const bool complete = std::string_view(reason.what()).find(kCannot) != std::string_view::npos;
-    reason_ = complete ? reason : error(reason.code(), reason.what(), options_.rank);
+    reason_ =
+        titled(reason, cannot_make(options_.rank, options_.size, options_.group), options_.rank);
     tell_first();
   } catch (const std::exception&) {
     // The store does not answer, or too slowly. `stay` tries again.
