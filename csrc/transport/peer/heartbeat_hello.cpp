@@ -2,11 +2,11 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <chrono>
-#include <cstring>
 #include <string_view>
 
-#include "base/crypto.h"
+#include "transport/trust/proven_record.h"
 
 namespace q7x2 {
 namespace {
@@ -26,13 +26,10 @@ struct Wire {
 };
 static_assert(sizeof(Wire) == HeartbeatHello::kBytes);
 
-constexpr size_t kProofAt = offsetof(Wire, proof);
-
-Proof proof_of(std::span<const std::byte, HeartbeatHello::kBytes> bytes, HeartbeatHello::Turn turn,
-               const MessageKey& key) {
+std::string_view kind_of(HeartbeatHello::Turn turn) {
   constexpr std::array<std::string_view, 3> kKinds{"heartbeat call", "heartbeat answer",
                                                    "heartbeat left"};
-  return prove(key, kKinds[static_cast<size_t>(turn)], bytes.first(kProofAt));
+  return kKinds[static_cast<size_t>(turn)];
 }
 
 }  // namespace
@@ -45,26 +42,18 @@ uint64_t HeartbeatHello::next_number() {
 HeartbeatHello::Bytes HeartbeatHello::encode(Turn turn, const MessageKey& key) const {
   const Wire wire{kMagic, kVersion, sender, receiver, incarnation, static_cast<uint32_t>(topic),
                   number, {}};
-  Bytes bytes;
-  std::memcpy(bytes.data(), &wire, sizeof(wire));
-  const Proof proof = proof_of(bytes, turn, key);
-  std::memcpy(bytes.data() + kProofAt, proof.data(), proof.size());
-  return bytes;
+  return with_proof(wire, key, kind_of(turn));
 }
 
 std::optional<HeartbeatHello> HeartbeatHello::decode(std::span<const std::byte, kBytes> bytes,
                                                      Turn turn, const MessageKey& key) {
-  if (!equal_in_constant_time(bytes.subspan(kProofAt), proof_of(bytes, turn, key))) {
+  const std::optional<Wire> wire = proven<Wire>(bytes, key, kind_of(turn));
+  if (!wire || wire->magic != kMagic || wire->version != kVersion ||
+      wire->topic > static_cast<uint32_t>(Topic::kAdmit)) {
     return std::nullopt;
   }
-  Wire wire;
-  std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.magic != kMagic || wire.version != kVersion ||
-      wire.topic > static_cast<uint32_t>(Topic::kAdmit)) {
-    return std::nullopt;
-  }
-  return HeartbeatHello{wire.sender, wire.receiver, wire.incarnation,
-                        static_cast<Topic>(wire.topic), wire.number};
+  return HeartbeatHello{wire->sender, wire->receiver, wire->incarnation,
+                        static_cast<Topic>(wire->topic), wire->number};
 }
 
 std::optional<HeartbeatHello> say_call(int socket, uint64_t caller, const HeartbeatTarget& target) {

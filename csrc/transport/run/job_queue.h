@@ -5,7 +5,7 @@
 // the rest if this process has more than one processor: n ranks on a host with m processors have m
 // / n - 1 lanes each, and none if the ranks fill the processors. Q7X2_LANES sets another number. A
 // caller that submits a task runs its small jobs at once, and very short work is never queued
-// (executor/collective/collective_ops.cpp).
+// (executor/collective/collective.cpp).
 //
 // A device may do the work of a job. Then the thread that runs the job only enqueues the work, and
 // the job is complete when the device is (transport/task/completion_queue.h).

@@ -1,9 +1,8 @@
 #include "transport/stream/stream_hello.h"
 
-#include <cstring>
 #include <string_view>
 
-#include "base/crypto.h"
+#include "transport/trust/proven_record.h"
 
 namespace q7x2 {
 namespace {
@@ -19,34 +18,21 @@ struct Wire {
 };
 static_assert(sizeof(Wire) == StreamHello::kBytes);
 
-constexpr size_t kProofAt = offsetof(Wire, proof);
-
-Proof proof_of(std::span<const std::byte, StreamHello::kBytes> bytes, StreamHello::Turn turn,
-               const MessageKey& key) {
-  const bool is_call = turn == StreamHello::Turn::kCall;
-  return prove(key, is_call ? "stream call" : "stream answer", bytes.first(kProofAt));
+std::string_view kind_of(StreamHello::Turn turn) {
+  return turn == StreamHello::Turn::kCall ? "stream call" : "stream answer";
 }
 
 }  // namespace
 
 StreamHello::Bytes StreamHello::encode(Turn turn, const MessageKey& key) const {
-  const Wire wire{kMagic, kVersion, *this, {}};
-  Bytes bytes;
-  std::memcpy(bytes.data(), &wire, sizeof(wire));
-  const Proof proof = proof_of(bytes, turn, key);
-  std::memcpy(bytes.data() + kProofAt, proof.data(), proof.size());
-  return bytes;
+  return with_proof(Wire{kMagic, kVersion, *this, {}}, key, kind_of(turn));
 }
 
 std::optional<StreamHello> StreamHello::decode(std::span<const std::byte, kBytes> bytes, Turn turn,
                                                const MessageKey& key) {
-  Wire wire;
-  std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (!equal_in_constant_time(wire.proof, proof_of(bytes, turn, key)) || wire.magic != kMagic ||
-      wire.version != kVersion) {
-    return std::nullopt;
-  }
-  return wire.hello;
+  const std::optional<Wire> wire = proven<Wire>(bytes, key, kind_of(turn));
+  if (!wire || wire->magic != kMagic || wire->version != kVersion) return std::nullopt;
+  return wire->hello;
 }
 
 }  // namespace q7x2
