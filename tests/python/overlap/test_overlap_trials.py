@@ -199,3 +199,30 @@ def test_options_that_are_all_given_are_not_tried() -> None:
     pair.train(range(3))
     assert pair.attached.decisions == ()
     assert pair.attached._timed is None
+
+
+@beyond
+@pytest.mark.ranks(2, env=RING, stays=True, deadline=240, timeout=120)
+def test_without_overlap_gradients_are_clipped_as_by_torch() -> None:
+    """The last bit of the norm, and so of each step, depends on where the gradients lie."""
+    pair = Pair(adamw, overlap=q7x2.overlap.OverlapOptions(chunk_bytes=4 << 20))
+    timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
+    pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
+    assert not pair.attached.decisions[-1].overlaps
+    norms = []
+    for ddp, optimizer in pair.both():
+        loss_of(ddp, 51).backward()
+        if ddp is pair.ours:
+            norms.append(pair.attached.clip_grad_norm_(0.1))
+        else:
+            norms.append(torch.nn.utils.clip_grad_norm_(list(ddp.parameters()), 0.1))
+        clipped = [p.grad.norm() for p in ddp.parameters() if p.grad is not None]
+        assert torch.stack(clipped).norm() < 0.101
+        optimizer.step()
+        optimizer.zero_grad()
+    assert norms[0] > 0.1
+    torch.testing.assert_close(*norms)
+    pair.attached.flush()
+    ours = dict(pair.ours.named_parameters())
+    for name, p in pair.plain.named_parameters():
+        torch.testing.assert_close(ours[name], p, rtol=1e-5, atol=1e-7, msg=name)
