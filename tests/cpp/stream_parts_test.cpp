@@ -338,24 +338,26 @@ TEST(ConnectionCount, GrowsWhileThePathGetsFaster) {
   EXPECT_EQ(count.wanted(), 2);
 }
 
-TEST(DeliveryRate, IsThatOfATrainOfAcknowledgements) {
+TEST(DeliveryRate, BytesThatWaitedForARepairAreNoFastLine) {
   RttEstimate rtt;
   DeliveryRate rate;
-  StreamTime now = StreamClock::now();
-  rtt.add(milliseconds(100), now);
+  const StreamTime start = StreamClock::now();
+  const auto at = [&](int ms) { return start + milliseconds(ms); };
+  rtt.add(milliseconds(100), start);
   EXPECT_EQ(rate.best(), 0);
-  uint64_t total = 0;
-  // Two bursts of 1 MB, at 20 MB/s, with a pause between them.
-  for (int burst = 0; burst < 2; ++burst) {
-    now += seconds(1);
-    for (int i = 0; i < 10; ++i) {
-      now += milliseconds(5);
-      total += 100'000;
-      rate.acknowledged(total, rtt, now);
-    }
-  }
-  EXPECT_NEAR(rate.best(), 20e6, 1e6);
-  EXPECT_NEAR(static_cast<double>(rate.limit(rtt)), 2 * 20e6 * 0.1 + (512 << 10), 3e5);
+  // 2 MB per RTT of 100 ms.
+  rate.add({0, at(0), at(-100), at(0)}, 2'000'000, at(100));
+  EXPECT_NEAR(rate.best(), 20e6, 1);
+  EXPECT_EQ(rate.limit(rtt), 2 * 2'000'000 + (512 << 10));
+  // 3 MB come within 10 ms, which were sent within 150.
+  rate.add({2'000'000, at(200), at(50), at(200)}, 5'000'000, at(210));
+  EXPECT_NEAR(rate.best(), 20e6, 1);
+  rate.add({5'000'000, at(210), at(210), at(211)}, 8'000'000, at(310));
+  EXPECT_NEAR(rate.best(), 30e6, 1);
+  // It is that of the last seconds.
+  rate.add({8'000'000, at(30'000), at(30'000), at(30'000)}, 8'100'000, at(30'100));
+  rate.add({8'100'000, at(60'000), at(60'000), at(60'000)}, 8'200'000, at(60'100));
+  EXPECT_NEAR(rate.best(), 1e6, 1);
 }
 
 TEST(Pacer, SpreadsWhatIsSent) {

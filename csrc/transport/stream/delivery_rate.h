@@ -3,15 +3,18 @@
 //
 // What is on its way beyond rate x RTT only waits in the queues of the line, where it delays
 // everything, acknowledgements of the other direction too, and is lost if they are full. TCP's
-// windows know nothing of each other, so the path looks at their sum. As in BBR (Cardwell et al.
-// 2016) the rate is a maximum over some time. It is that of trains of acknowledgements, so a short
-// message between two pauses shows it as well.
+// windows know nothing of each other, so the path looks at their sum.
+//
+// As in BBR (Cardwell et al. 2016; draft-cheng-iccrg-delivery-rate-estimation) the rate is the
+// maximum over some time of samples, one for each chunk: what was acknowledged from when it was
+// sent until it was acknowledged itself, by the time that took, or the time in which that was sent
+// if that is longer. Else bytes that waited for the repair of a loss, and come at once, would look
+// like a fast line.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <limits>
 
 #include "transport/stream/rtt_estimate.h"
@@ -21,23 +24,24 @@ namespace q7x2 {
 
 class DeliveryRate {
  public:
-  /// An acknowledgement: `total` bytes of the path have been acknowledged so far.
-  void acknowledged(uint64_t total, const RttEstimate& rtt, StreamTime now) {
-    const StreamDuration shortest = std::max<StreamDuration>(kShortestTrain, rtt.shortest() / 5);
-    // Those that come together count as one: perhaps this process has slept.
-    if (train_.empty() || now - train_.back().at >= kTogether) train_.push_back({now, total});
-    train_.back().total = total;
-    while (train_.size() > 2 && now - train_[1].at >= shortest) train_.pop_front();
-    const StreamDuration time = now - train_.front().at;
-    if (time < shortest) return;
-    const double rate = static_cast<double>(total - train_.front().total) /
-                        std::chrono::duration<double>(time).count();
+  /// How far the path was when a chunk was sent.
+  struct Mark {
+    uint64_t acknowledged = 0;  ///< bytes of the path, ever
+    StreamTime last_ack;        ///< of these
+    StreamTime last_sent;       ///< of these
+    StreamTime sent;            ///< the chunk
+  };
+
+  /// A chunk was acknowledged now, with `total` bytes of the path so far.
+  void add(const Mark& mark, uint64_t total, StreamTime now) {
+    const std::chrono::duration<double> time =
+        std::max({now - mark.last_ack, mark.sent - mark.last_sent, StreamDuration(kShortest)});
     if (now >= next_window_) {
-      before_ = now >= next_window_ + kWindow ? rate : current_;
+      before_ = now >= next_window_ + kWindow ? 0 : current_;
       current_ = 0;
       next_window_ = now + kWindow;
     }
-    current_ = std::max(current_, rate);
+    current_ = std::max(current_, static_cast<double>(total - mark.acknowledged) / time.count());
   }
   /// Bytes per second; 0: not known.
   double best() const { return std::max(before_, current_); }
@@ -56,18 +60,12 @@ class DeliveryRate {
   }
 
  private:
-  struct Sample {
-    StreamTime at;
-    uint64_t total;
-  };
-  static constexpr std::chrono::milliseconds kTogether{2};
-  static constexpr std::chrono::milliseconds kShortestTrain{20};
+  static constexpr std::chrono::microseconds kShortest{50};
   static constexpr std::chrono::seconds kWindow{20};
   static constexpr std::chrono::milliseconds kNoise{10};
   static constexpr uint64_t kLeast = 512 << 10;
   static constexpr double kLeastRate = 5e6;
 
-  std::deque<Sample> train_;
   double before_ = 0;   // the best of the window before
   double current_ = 0;  // and of this one
   StreamTime next_window_{};

@@ -95,7 +95,13 @@ OutgoingMessages::Piece OutgoingMessages::envelope(const Outgoing& message) {
 OutgoingMessages::Piece OutgoingMessages::give(const Outgoing& message, ByteRange range,
                                                uint64_t connection, bool was_late, StreamTime now) {
   if (in_flight_.empty() && envelopes_.empty()) last_progress_ = now;
-  in_flight_.push_back({message.number, range, connection, now, was_late});
+  if (in_flight_.empty()) last_ack_ = newest_ = now;
+  in_flight_.push_back({message.number,
+                        range,
+                        connection,
+                        now,
+                        was_late,
+                        {acknowledged_bytes_, last_ack_, newest_, now}});
   in_flight_bytes_ += range.size();
   pacer_.spend(range.size());
   return {{FrameKind::kChunk, static_cast<uint32_t>(range.size()), message.number, range.first,
@@ -182,7 +188,7 @@ void OutgoingMessages::acknowledge(const Frame& ack, std::span<const AckRange> r
   }
   sweep(now);
   retire();
-  rate_.acknowledged(acknowledged_bytes_, rtt_, now);
+  last_ack_ = now;
 }
 
 void OutgoingMessages::acknowledge_envelopes(uint64_t below, StreamTime now) {
@@ -235,6 +241,7 @@ void OutgoingMessages::sweep(StreamTime now) {
     if (!each->was_late && each->sent > newest_) {
       newest_ = each->sent;
       rtt_.add(now - each->sent, now);
+      rate_.add(each->mark, acknowledged_bytes_, now);
     }
     in_flight_bytes_ -= each->range.size();
     each = in_flight_.erase(each);

@@ -114,6 +114,7 @@ class OutgoingMessages {
     uint64_t connection = 0;
     StreamTime sent;
     bool was_late = false;
+    DeliveryRate::Mark mark;
   };
   struct Envelope {
     uint64_t connection = 0;
@@ -163,6 +164,7 @@ class OutgoingMessages {
   RttEstimate rtt_;
   DeliveryRate rate_;
   Pacer pacer_;
+  StreamTime last_ack_;
   StreamTime newest_;         // when the last chunk that is acknowledged was sent
   StreamTime last_progress_;  // an acknowledgement, a probe, or the first that was sent
   int silent_checks_ = 0;     // since the last acknowledgement
