@@ -154,8 +154,13 @@ TEST(IncomingMessages, RefusesWhatDoesNotFitItsState) {
   EXPECT_THROW(receiver.chunk(2 + IncomingMessages::kMostAhead, {0, 1}, 1, 1), Error);
   std::vector<std::byte> data(2000);
   receiver.receive(data, 1);
-  EXPECT_EQ(receiver.incoming.take_grants(), std::vector<uint64_t>{0});
+  const StreamTime now = StreamClock::now();
+  EXPECT_EQ(receiver.incoming.take_grants(seconds(1), now), std::vector<uint64_t>{0});
+  EXPECT_TRUE(receiver.incoming.take_grants(seconds(1), now + milliseconds(999)).empty());
+  // Perhaps it was lost.
+  EXPECT_EQ(receiver.incoming.take_grants(seconds(1), now + seconds(2)), std::vector<uint64_t>{0});
   receiver.chunk(0, {590, 610}, 2000, 600);
+  EXPECT_FALSE(receiver.incoming.has_grants()) << "it was not lost";
   receiver.envelope(1, 1, 500, 401);  // there is room now
 }
 

@@ -73,20 +73,28 @@ size_t ConnectionPool::num_controls() const {
 }
 
 StreamConnection* ConnectionPool::control(size_t turn, StreamTime now) const {
+  return first_free(turn, num_controls(), now);
+}
+
+StreamConnection* ConnectionPool::any(size_t turn, StreamTime now) const {
+  return first_free(turn, connections_.size(), now);
+}
+
+/// Of the first `count`; if none of these is free, one that is not.
+StreamConnection* ConnectionPool::first_free(size_t turn, size_t count, StreamTime now) const {
   constexpr std::chrono::microseconds kAge{500};
-  const size_t count = num_controls();
-  StreamConnection* any = nullptr;
+  StreamConnection* busy = nullptr;
   for (size_t i = 0; i < count; ++i) {
     StreamConnection* const each = connections_[(turn + i) % count].get();
     if (each->is_over()) continue;
     const TcpState& state = each->tcp(now, kAge);
     if (state.is_healthy && state.room >= state.segment && each->writer().is_empty()) return each;
-    if (any == nullptr) any = each;
+    if (busy == nullptr) busy = each;
   }
-  for (size_t i = 0; i < connections_.size() && any == nullptr; ++i) {
-    if (!connections_[i]->is_over()) any = connections_[i].get();
+  for (size_t i = 0; i < connections_.size() && busy == nullptr; ++i) {
+    if (!connections_[i]->is_over()) busy = connections_[i].get();
   }
-  return any;
+  return busy;
 }
 
 void ConnectionPool::maintain(int wanted, StreamTime now) {

@@ -74,8 +74,11 @@ class ConnectionPool {
   /// What carries the next envelope or acknowledgement: of these, from the one with number `turn`
   /// on, the first that loses nothing and has room. Null if there is no connection.
   StreamConnection* control(size_t turn, StreamTime now) const;
+  /// Any that loses nothing and has room, from number `turn` on: for what may be stuck elsewhere.
+  StreamConnection* any(size_t turn, StreamTime now) const;
 
  private:
+  StreamConnection* first_free(size_t turn, size_t count, StreamTime now) const;
   bool may_call(StreamTime now) const;
   void look_at_calls(StreamTime now);
   void fail(StreamTime now);

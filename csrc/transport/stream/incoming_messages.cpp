@@ -96,6 +96,7 @@ void IncomingMessages::on_chunk(const Body& body) {
     std::memcpy(message.place + body.range.first, body.to, body.range.size());
   }
   news_bytes_ += message.received.add(body.range);
+  if (body.range.last > message.eager) grants_.erase(message.number);
   if (!message.is_whole()) return;
   done_.add({message.number, message.number + 1});
   is_urgent_ = is_urgent_ || message.total >= kUrgentLength;
@@ -123,6 +124,7 @@ void IncomingMessages::tell(uint64_t number, ByteRange range) {
 void IncomingMessages::end(IncomingMessage& message) {
   message.is_over = true;
   message.bounce.reset();
+  grants_.erase(message.number);
   done_.add({message.number, message.number + 1});
   note_news();
   is_urgent_ = is_urgent_ || message.total >= kUrgentLength;
@@ -140,7 +142,7 @@ void IncomingMessages::on_matched(IncomingMessage& message) {
     matcher_.finish(message);
     return;
   }
-  if (message.eager < message.total) grants_.push_back(message.number);
+  if (message.eager < message.total) grants_.emplace(message.number, StreamTime{});
 }
 
 void IncomingMessages::on_dropped(IncomingMessage& message) {
@@ -188,12 +190,21 @@ IncomingMessages::Ack IncomingMessages::take_ack() {
   return ack;
 }
 
+std::vector<uint64_t> IncomingMessages::take_grants(StreamDuration patience, StreamTime now) {
+  std::vector<uint64_t> due;
+  for (auto& [number, told] : grants_) {
+    if (now - told < patience) continue;
+    told = now;
+    due.push_back(number);
+  }
+  return due;
+}
+
 void IncomingMessages::repeat() {
   note_news();
-  grants_.clear();
   for (const auto& [number, message] : messages_) {
     for (const ByteRange& range : message->received.ranges()) tell(number, range);
-    if (message->is_matched() && message->eager < message->total) grants_.push_back(number);
+    if (message->is_matched() && message->eager < message->total) grants_[number] = {};
   }
 }
 

@@ -24,6 +24,7 @@
 #include "transport/stream/frame.h"
 #include "transport/stream/incoming_message.h"
 #include "transport/stream/stream_matcher.h"
+#include "transport/stream/stream_options.h"
 
 namespace q7x2 {
 
@@ -70,8 +71,10 @@ class IncomingMessages final : public IncomingOwner {
   bool is_urgent() const { return is_urgent_; }
   uint64_t unacknowledged_bytes() const { return news_bytes_; }
   Ack take_ack();
-  /// Messages whose rest may come, since the last call.
-  std::vector<uint64_t> take_grants() { return std::exchange(grants_, {}); }
+  /// Messages whose rest may come: those that nobody was told yet, and those of which nothing has
+  /// come although it was told `patience` ago.
+  std::vector<uint64_t> take_grants(StreamDuration patience, StreamTime now);
+  bool has_grants() const { return !grants_.empty(); }
   /// A connection broke, and acks and grants may have been lost with it.
   void repeat();
   /// Whether a receive has a message that is not whole.
@@ -107,7 +110,7 @@ class IncomingMessages final : public IncomingOwner {
   bool has_news_ = false;
   bool is_urgent_ = false;
   bool has_duplicates_ = false;
-  std::vector<uint64_t> grants_;
+  std::map<uint64_t, StreamTime> grants_;  // by number: when it was told; the epoch: not yet
 };
 
 }  // namespace q7x2

@@ -191,8 +191,12 @@ void StreamPath::write_control(StreamTime now) {
     last_control_ = now;
     control->writer().add({FrameKind::kPing});
   }
-  for (const uint64_t number : incoming_.take_grants()) {
-    control->writer().add({FrameKind::kGrant, 0, number});
+  for (const uint64_t number : incoming_.take_grants(outgoing_.rtt().patience(), now)) {
+    StreamConnection& way = *pool_.control(++ack_turn_, now);
+    way.writer().add({FrameKind::kGrant, 0, number});
+    way.flush();
+    next_grants_ = now + outgoing_.rtt().patience();
+    if (control->is_over()) return;
   }
   write_envelopes(*control, now);
   write_ack(now);
@@ -219,10 +223,10 @@ void StreamPath::write_ack(StreamTime now) {
   ack.frame.eager = static_cast<uint64_t>(wish);
   control->writer().add(ack.frame, encode_ranges(ack.ranges));
   control->flush();
-  if (ack.is_repeated) {
-    StreamConnection& other = *pool_.all()[ack_turn_ % pool_.all().size()];
-    other.writer().add(ack.frame, encode_ranges(ack.ranges));
-    other.flush();
+  StreamConnection* const other = ack.is_repeated ? pool_.any(++late_turn_, now) : nullptr;
+  if (other != nullptr) {
+    other->writer().add(ack.frame, encode_ranges(ack.ranges));
+    other->flush();
   }
   told_wish_ = wish;
   last_control_ = now;
@@ -232,8 +236,7 @@ void StreamPath::write_ack(StreamTime now) {
 void StreamPath::write_envelopes(StreamConnection& control, StreamTime now) {
   // A late one takes another way than before, if there is one.
   if (outgoing_.has_late_envelopes()) {
-    StreamConnection& other = *pool_.all().back();
-    StreamConnection& way = other.is_over() ? control : other;
+    StreamConnection& way = *pool_.any(++late_turn_, now);
     while (const auto piece = outgoing_.take_late_envelope(way.id(), now)) {
       way.writer().add(piece->frame, piece->data);
     }
@@ -319,6 +322,7 @@ StreamTime StreamPath::due(StreamTime now) const {
   StreamTime at = pool_.due(now);
   if (const auto late = outgoing_.due()) at = std::min(at, *late);
   if (ack_due_) at = std::min(at, *ack_due_);
+  if (incoming_.has_grants()) at = std::min(at, next_grants_);
   if (waits_for_room_) at = std::min(at, now + std::max<StreamDuration>(age(), microseconds(200)));
   return at;
 }

@@ -109,7 +109,9 @@ class StreamPath final : public ConnectionOwner {
   int wish_ = 0;          // how many connections the other side wants
   int told_wish_ = 0;
   std::optional<StreamTime> ack_due_;
-  size_t ack_turn_ = 0;
+  size_t ack_turn_ = 0;           // of the control connections
+  size_t late_turn_ = 0;          // of all
+  StreamTime next_grants_{};      // when to repeat those that seem lost
   std::optional<uint64_t> ping_;  // to be answered
   StreamTime last_control_{};     // when something was written that the other kernel acknowledges
   bool waits_for_room_ = false;
