@@ -213,6 +213,21 @@ TEST(StreamFaults, APathComesBackWithinTheSilence) {
   EXPECT_TRUE(got == sent);
 }
 
+TEST(StreamFaults, TimeInWhichThisProcessSleptDoesNotCount) {
+  VirtualClock clock;
+  Pair pair(clock.options());
+  clock.now += std::chrono::minutes(1);
+  const Bytes sent = random_bytes(2'000'000, 1);
+  Bytes got(sent.size());
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t receive = pair.b.receive(got, 1);
+    const uint64_t send = pair.a.send(sent, 1);
+    ASSERT_TRUE(pair.run_until([&] { return pair.a.is_done(send) && pair.b.is_done(receive); }))
+        << pair.a.path->failure() << pair.b.path->failure();
+    clock.now += std::chrono::minutes(1);
+  }
+}
+
 TEST(StreamFaults, ADeadProcessRefuses) {
   auto b = std::make_unique<Side>(2);
   Side a(1);

@@ -37,6 +37,7 @@ ConnectionPool::ConnectionPool(EventLoop& loop, const StreamOptions& options, ui
       key_(key),
       owner_(owner),
       heard_(options.now()),
+      looked_(heard_),
       next_call_(heard_),
       next_life_(heard_),
       next_rescue_(heard_) {}
@@ -98,6 +99,9 @@ StreamConnection* ConnectionPool::first_free(size_t turn, size_t count, StreamTi
 }
 
 void ConnectionPool::maintain(int wanted, StreamTime now) {
+  // While this process did not look, because it was stopped or starved, nobody was silent.
+  const StreamDuration asleep = now - std::exchange(looked_, now);
+  if (asleep > options_.silence / 4) heard_ += asleep;
   for (const auto& each : connections_) {
     if (each->take_heard()) heard_ = std::max(heard_, now);
   }

@@ -111,6 +111,7 @@ class ConnectionPool {
   uint64_t bounce_ = 0;
   uint64_t made_ = 0;
   StreamTime heard_;
+  StreamTime looked_;  // when `maintain` was called
   StreamTime next_call_;
   StreamTime next_life_;  // when to look for signs of life
   StreamTime next_rescue_;
