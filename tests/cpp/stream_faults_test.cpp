@@ -222,8 +222,11 @@ TEST(StreamFaults, TimeInWhichThisProcessSleptDoesNotCount) {
   for (int i = 0; i < 3; ++i) {
     const uint64_t receive = pair.b.receive(got, 1);
     const uint64_t send = pair.a.send(sent, 1);
-    ASSERT_TRUE(pair.run_until([&] { return pair.a.is_done(send) && pair.b.is_done(receive); }))
-        << pair.a.path->failure() << pair.b.path->failure();
+    ASSERT_TRUE(pair.run_until([&] {
+      clock.now += std::chrono::microseconds(10);
+      return pair.a.is_done(send) && pair.b.is_done(receive);
+    })) << pair.a.path->failure()
+        << pair.b.path->failure();
     clock.now += std::chrono::minutes(1);
   }
 }
