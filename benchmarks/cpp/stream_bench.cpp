@@ -64,14 +64,6 @@ class Bench {
   }
 
   void run() {
-    if (std::getenv("ONLY") != nullptr) {
-      const size_t size = std::strtoull(std::getenv("ONLY"), nullptr, 10);
-      for (int i = 0; i < 3; ++i) row("exchange", size, 1, [&] { exchange(size); });
-      exchange(4);
-      path_->say_bye();
-      drive([&] { return path_->is_flushed() && path_->has_left(); });
-      return;
-    }
     for (const size_t size : {size_t{4}, size_t{64} << 10, size_t{1} << 20, size_t{8} << 20}) {
       row("one way", size, 1, [&] { one_way(size); });
       row("exchange", size, 1, [&] { exchange(size); });

@@ -56,7 +56,7 @@ class DeliveryRate {
   double pace(const RttEstimate& rtt) const {
     if (best() == 0) return std::numeric_limits<double>::max();
     const bool has_queues = rtt.smoothed() > rtt.shortest() * 5 / 4 + kNoise;
-    return (has_queues ? 1.0 : 1.25) * std::max(best(), kLeastRate);
+    return (has_queues ? 1.0 : 1.5) * std::max(best(), kLeastRate);
   }
 
  private:

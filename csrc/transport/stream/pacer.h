@@ -28,7 +28,7 @@ class Pacer {
  private:
   // What may be sent at once after a pause: a message of medium length, and not what would fill the
   // queues of a slow line.
-  static constexpr std::chrono::milliseconds kMoment{40};
+  static constexpr std::chrono::milliseconds kMoment{150};
   static constexpr double kShortestBurst = 256 << 10;
   static constexpr double kLongestBurst = 1 << 20;
 

@@ -297,10 +297,9 @@ void StreamPath::write_chunks(StreamTime now) {
 bool StreamPath::write_chunk(StreamConnection& connection, bool is_only, StreamTime now) {
   const size_t room = connection.room(now, age());
   const TcpState& tcp = connection.tcp(now, age());
-  // Whole packets, and not a single one of a window that will open wider.
+  // Whole packets, to the last one that the window takes: Linux widens only windows that are full.
   const size_t most = std::min(room, chunk_bytes(tcp)) / tcp.segment * tcp.segment;
-  const size_t fewest = std::clamp<size_t>(tcp.window / tcp.segment / 4, 1, 4) * tcp.segment;
-  if (room < std::min(fewest, kShortestChunk) || most <= Frame::kHeaderBytes) return false;
+  if (most <= Frame::kHeaderBytes) return false;
   const auto piece =
       outgoing_.take_chunk(connection.id(), most - Frame::kHeaderBytes, is_only, now);
   if (!piece) return false;
