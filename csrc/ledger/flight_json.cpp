@@ -107,6 +107,8 @@ const char* to_string(FlightWaits::Via via) {
       return "UCX";
     case FlightWaits::Via::kPrivateLink:
       return "private link";
+    case FlightWaits::Via::kStreams:
+      return "many connections";
   }
   return "";
 }

@@ -65,7 +65,7 @@ static_assert(sizeof(FlightRecord) <= 200, "records are many, and each passes th
 /// The messages that an operation waits for: when it failed, or, if it is in progress, at the time
 /// of a snapshot. They are stored separately, so that other operations use less memory.
 struct FlightWaits {
-  enum class Via : uint8_t { kSharedMemory, kUcx, kPrivateLink };
+  enum class Via : uint8_t { kSharedMemory, kUcx, kPrivateLink, kStreams };
   struct Wait {
     int32_t rank = -1;  ///< in the group; -1: any
     bool is_receive = false;

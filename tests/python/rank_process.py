@@ -58,6 +58,8 @@ def serve(
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     os.environ.update(env)
+    if "Q7X2_HOST_ID" in os.environ:  # "{rank}": each rank is a host of its own
+        os.environ["Q7X2_HOST_ID"] = os.environ["Q7X2_HOST_ID"].format(rank=rank)
     rank_witness.start(witness)
 
     import torch

@@ -16,6 +16,7 @@
 #include "fabric/doubt.h"
 #include "fabric/json.h"
 #include "fabric/private_links.h"
+#include "fabric/routes.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/run/runtime.h"
 
@@ -272,8 +273,9 @@ std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions
   return surveyor->probe(group);
 }
 
-/// Collectives go over the links that the Fabric has and that are there.
-void take_private_links(Group& group, const Fabric& fabric) {
+/// Collectives go over the links that the Fabric has and that are there, and between far hosts over
+/// many connections.
+void take_links(Group& group, const Fabric& fabric) {
   const auto host = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const bool linked = find_link(fabric, host(rank), host(group.rank())) != nullptr;
@@ -281,6 +283,14 @@ void take_private_links(Group& group, const Fabric& fabric) {
       Locked locked(group.runtime().lock());
       group.links().use_private_link(locked, rank);
     }
+  }
+  const Routes routes(fabric);
+  Locked locked(group.runtime().lock());
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (group.membership().same_host(rank)) continue;
+    const double round_trip = routes.between(group.rank(), rank).cost.alpha +
+                              routes.between(rank, group.rank()).cost.alpha;
+    group.links().use_streams(locked, rank, round_trip);
   }
 }
 
@@ -331,12 +341,12 @@ std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,
                          .find([&](const Fabric& f) { return sufficient_part(f, placement); })
                          .has_value();
   if (!known && sufficient(*fabric)) FabricMemory::instance().keep(fabric);
-  take_private_links(*group, *fabric);
+  take_links(*group, *fabric);
   return fabric;
 }
 
 void adopt(Group& group, const Fabric& fabric) {
-  take_private_links(group, fabric);
+  take_links(group, fabric);
 }
 
 std::shared_ptr<const Fabric> without_servers(Fabric fabric) {

@@ -64,6 +64,12 @@ void connect_all(Group& group) {
   group.links().connect_all(locked);
 }
 
+/// Many connections, where they are wanted whatever the latency.
+void take_streams(Group& group) {
+  Locked locked(group.runtime().lock());
+  for (int r = 0; r < group.world_size(); ++r) group.links().use_streams(locked, r, /*round_trip=*/0);
+}
+
 void set_awaited(Group& group, int rank) {
   Locked locked(group.runtime().lock());
   group.agreement().set_awaited(locked, rank);
@@ -112,6 +118,7 @@ std::shared_ptr<Group> WireUp::run() {
   try {
     share_memory(*group);
     find_private_links(*group);
+    take_streams(*group);
     log_group(*group);
     if (terms_.eager) {
       connect_all(*group);

@@ -1,5 +1,7 @@
 #include "transport/group/group_links.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "transport/group/departure.h"
 #include "transport/group/group_failure.h"
@@ -7,6 +9,12 @@
 #include "transport/peer/peer_table.h"
 
 namespace q7x2 {
+namespace {
+
+// Seconds. One connection of TCP carries little over such a distance.
+constexpr double kFar = 0.003;
+
+}  // namespace
 
 GroupLinks::GroupLinks(int slot, const Membership& members, const Departure& departure)
     : slot_(slot),
@@ -67,6 +75,20 @@ void GroupLinks::use_private_link(Locked&, int rank) {
   wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
 }
 
+// Memory of devices goes through UCX.
+void GroupLinks::use_streams(Locked&, int rank, double round_trip) {
+  const PeerInfo& own = members_.peer_info(members_.rank());
+  const PeerInfo& other = members_.peer_info(rank);
+  const auto [less, more] = std::minmax(own.streams, other.streams);
+  Wire& wire = wires_[static_cast<size_t>(rank)];
+  if (wire != Wire::kShared || members_.same_host(rank) || device_path_.is_direct ||
+      own.stream_port == 0 || other.stream_port == 0 || less == StreamChoice::kNever ||
+      (more == StreamChoice::kFar && round_trip < kFar)) {
+    return;
+  }
+  wire = Wire::kStream;
+}
+
 // ------------------------------------------------------------------------------ control messages
 
 Control GroupLinks::control_to(int rank, ControlType type) const {
@@ -116,7 +138,12 @@ std::set<int> GroupLinks::audience(Locked& locked) {
 
 void GroupLinks::request_failed(Locked& locked, Task& task, int rank, Wire wire,
                                 ucs_status_t status) {
-  if (wire == Wire::kPrivate && !members_.peer(rank).relies_on_rail) {
+  if (wire == Wire::kStream && rank >= 0 && !departure_.has_left(rank)) {
+    const StreamPath* const path = members_.peer(rank).stream;
+    const std::string why = path == nullptr ? "" : path->failure();
+    locked.peers().suspect(locked, members_.peer(rank),
+                           why.empty() ? "its connections were closed" : why);
+  } else if (wire == Wire::kPrivate && !members_.peer(rank).relies_on_rail) {
     task.fail(locked, Error(ErrorCode::kTransport,
                             task.name() + ": the private link to " + members_.describe(rank) +
                                 " does not work: " + ucs_status_string(status)));

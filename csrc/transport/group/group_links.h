@@ -36,6 +36,11 @@ class GroupLinks {
   /// From now on collectives send to and receive from `rank` over its private link. To be called by
   /// both ranks, before the first collective. Throws Error(kInternal) if there is no such link.
   void use_private_link(Locked& locked, int rank);
+  /// From now on collectives send to and receive from `rank` over many connections, if both ranks
+  /// can, no private link is used, and the round trip takes long or one of the two wants it for all
+  /// hosts (`PeerInfo::streams`). To be called by both ranks with the same `round_trip` in seconds,
+  /// before the first collective.
+  void use_streams(Locked& locked, int rank, double round_trip);
   /// The link that collectives use to `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
   /// How uncompressed tensors on a device travel; equal on all ranks.

@@ -28,8 +28,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   }
   Reactor& reactor = locked.reactor();
   Peer& peer = members_.peer(destination);
-  const bool is_reached = links_.connect(locked, destination) &&
-                          (wire != Wire::kPrivate || locked.peers().connect_rail(locked, peer));
+  const bool is_reached = links_.connect(locked, destination) && connect(locked, peer, wire);
   // Everything that may throw comes first: a request that is never posted would never complete.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);
@@ -41,8 +40,26 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   // From device to device of one host.
   const bool stays_here = kind != MemoryKind::kHost && members_.same_host(destination);
   (stays_here ? traffic.sent_memory : traffic.sent_network) += length;
-  reactor.send(locked, pending, peer.link(wire).endpoint(),
-               tag | tag::slot_bits(members_.peer_info(destination).slot), data, length, kind);
+  const uint64_t addressed = tag | tag::slot_bits(members_.peer_info(destination).slot);
+  if (wire == Wire::kStream) {
+    reactor.send(locked, pending, *peer.stream, addressed, data, length);
+  } else {
+    reactor.send(locked, pending, peer.link(wire).endpoint(), addressed, data, length, kind);
+  }
+}
+
+// The connection over the shared network is open already.
+bool GroupMessages::connect(Locked& locked, Peer& peer, Wire wire) {
+  switch (wire) {
+    case Wire::kPrivate:
+      return locked.peers().connect_rail(locked, peer);
+    case Wire::kStream:
+      return locked.peers().connect_stream(locked, peer);
+    case Wire::kShared:
+    case Wire::kMemory:
+      break;
+  }
+  return true;
 }
 
 void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
@@ -53,15 +70,19 @@ void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int sour
   // be reached any more, what it had sent before is still received.
   if (source >= 0 && !is_gone) {
     links_.connect(locked, source);
-    if (wire == Wire::kPrivate) {
-      locked.peers().connect_rail(locked, members_.peer(source));
-    }
+    connect(locked, members_.peer(source), wire);
   }
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 source, /*is_receive=*/true, wire);
-  UcpWorker& worker =
-      wire == Wire::kPrivate ? members_.peer(source).rail.worker() : reactor.worker();
-  const bool is_waiting = reactor.receive(locked, pending, worker, tag, mask, data, length, kind);
+  const auto is_posted = [&] {
+    if (wire == Wire::kStream) {
+      return reactor.receive_stream(locked, pending, tag, mask, data, length);
+    }
+    UcpWorker& worker =
+        wire == Wire::kPrivate ? members_.peer(source).rail.worker() : reactor.worker();
+    return reactor.receive(locked, pending, worker, tag, mask, data, length, kind);
+  };
+  const bool is_waiting = is_posted();
   if (is_waiting && is_gone) {
     // Everything that it ever sent arrived before its goodbye.
     task.stranded(locked, left_error(members_, source, task.name()));

@@ -136,6 +136,8 @@ class GroupMessages {
   void set_asleep(Locked&, bool asleep) { matcher_->channel().set_asleep(asleep); }
 
  private:
+  static bool connect(Locked& locked, Peer& peer, Wire wire);
+
   const int slot_;
   const Membership& members_;
   const Departure& departure_;

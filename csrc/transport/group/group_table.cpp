@@ -10,12 +10,18 @@
 #include "base/error.h"
 #include "transport/group/group.h"
 #include "transport/group/group_failure.h"
+#include "transport/stream/stream_path.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
 
 GroupTable::GroupTable(Reactor& reactor, PeerTable& peers, ControlPlane& controls)
-    : reactor_(reactor), peers_(peers), controls_(controls), slots_(tag::kMaxGroups) {}
+    : reactor_(reactor), peers_(peers), controls_(controls), slots_(tag::kMaxGroups) {
+  if (StreamLane* const lane = reactor.streams()) {
+    lane->on_unexpected(
+        [this](uint64_t tag) { return slots_[static_cast<size_t>(tag::slot_of(tag))].is_taken; });
+  }
+}
 
 int GroupTable::reserve(Locked& locked) {
   for (int tries = 0; tries < tag::kMaxGroups; ++tries) {
@@ -68,17 +74,43 @@ void GroupTable::close(Locked& locked, int number, bool ended_late) {
 }
 
 bool GroupTable::deliver(Locked& locked) {
-  if (controls_.is_idle(locked)) {
+  if (controls_.is_idle(locked) && ahead_.empty()) {
     return false;
+  }
+  bool any = false;
+  for (const Control& control : std::exchange(ahead_, {})) {
+    if (is_ahead(locked, control)) {
+      ahead_.push_back(control);
+    } else {
+      handle_guarded(locked, control);
+      any = true;
+    }
   }
   if (controls_.take_lost(locked)) {
     fail_all(locked, std::bad_alloc());
   }
   const std::vector<Control> arrived = controls_.take_arrived(locked);
   for (const Control& control : arrived) {
-    handle_guarded(locked, control);
+    // What ends a call must not end it before messages that were sent earlier have arrived. A
+    // failure counts at once, and again then, to drop what is left of them.
+    const bool is_failure =
+        control.type == ControlType::kAbort || control.type == ControlType::kFailedCall;
+    const bool is_deferred =
+        (is_failure || control.type == ControlType::kGoodbye) && is_ahead(locked, control);
+    if (is_deferred) ahead_.push_back(control);
+    if (is_failure || !is_deferred) handle_guarded(locked, control);
   }
-  return !arrived.empty();
+  return any || !arrived.empty();
+}
+
+bool GroupTable::is_ahead(Locked& locked, const Control& control) const {
+  if (control.stream_messages == 0 || control.slot >= slots_.size()) return false;
+  const Group* const group = slots_[control.slot].group;
+  const int rank = group == nullptr ? -1 : group->membership().rank_of(control.process);
+  const Peer* const peer =
+      rank < 0 ? peers_.find(locked, control.process) : &group->membership().peer(rank);
+  if (peer == nullptr || peer->life.is_dead()) return false;
+  return peer->stream == nullptr || !peer->stream->has_received(control.stream_messages);
 }
 
 void GroupTable::fail_all(Locked& locked, const std::exception& exception) {

@@ -62,6 +62,7 @@ void await_acknowledgements(Locked& locked, Reactor& reactor, LivenessMonitor& m
 
 void close_connections(Locked& locked, Reactor& reactor, LivenessMonitor& monitor,
                        const std::vector<Peer*>& peers, std::chrono::milliseconds patience) {
+  if (reactor.streams() != nullptr) reactor.streams()->say_bye();
   await_acknowledgements(locked, reactor, monitor, peers, patience);
   const TimePoint now = Clock::now();
   const TimePoint give_up = now + patience;

@@ -56,6 +56,9 @@ struct Control {
   /// kGoodbye: a second one follows the messages that were sent over the private link.
   bool comes_twice = false;
   Unended unended;  ///< kGoodbye
+  /// How many messages the sender has sent over many connections before this one, which may have
+  /// overtaken them.
+  uint64_t stream_messages = 0;
 
   std::string encode() const;
   /// Returns nothing if the bytes are no control message; such bytes are dropped. `sender`: number

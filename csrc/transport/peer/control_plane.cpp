@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "transport/stream/stream_path.h"
+
 namespace q7x2 {
 namespace {
 
@@ -28,10 +30,11 @@ ControlPlane::ControlPlane(Reactor& reactor, Envelopes& envelopes)
 
 void ControlPlane::send(Locked& locked, Peer& peer, const Control& control, Wire wire) {
   const Link& link = peer.link(wire);
-  if (link.is_open()) {
-    reactor_.send_message(locked, link.endpoint(), kControlId,
-                          envelopes_.close(kind_on(wire), peer.info.identity(), control.encode()));
-  }
+  if (!link.is_open()) return;
+  Control marked = control;
+  if (peer.stream != nullptr) marked.stream_messages = peer.stream->num_sent();
+  reactor_.send_message(locked, link.endpoint(), kControlId,
+                        envelopes_.close(kind_on(wire), peer.info.identity(), marked.encode()));
 }
 
 void ControlPlane::wake(Locked& locked, Peer& peer) {

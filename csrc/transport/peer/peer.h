@@ -12,6 +12,7 @@
 namespace q7x2 {
 
 class PeerTable;
+class StreamPath;
 
 /// Guarded by the reactor's lock.
 struct Peer {
@@ -47,6 +48,9 @@ struct Peer {
   /// that it is only a failed attempt.
   bool relies_on_rail = false;
   bool watches_rail = false;
+
+  /// Many connections to its host; null: not open. See StreamPaths.
+  StreamPath* stream = nullptr;
 
   Link& link(Wire wire) { return wire == Wire::kPrivate ? rail : shared; }
   Opened& opened(Wire wire) { return wire == Wire::kPrivate ? opened_rail : opened_shared; }

@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 12;
+constexpr uint32_t kVersion = 13;
 
 constexpr const char* kWhat = "a rank's peer info";
 
@@ -30,6 +30,8 @@ std::string PeerInfo::encode() const {
   out.put(address);
   out.put(heartbeat_address.bytes());
   out.put(heartbeat_port);
+  out.put(stream_port);
+  out.put(streams);
   out.put(sources.encode());
   out.put(static_cast<uint32_t>(rails.size()));
   for (const Nic& nic : rails) {
@@ -75,6 +77,9 @@ PeerInfo PeerInfo::decode(std::string_view bytes) {
   peer_info.address = in.get_string();
   peer_info.heartbeat_address = IpAddress(in.get<IpAddress::Bytes>());
   peer_info.heartbeat_port = in.get<uint16_t>();
+  peer_info.stream_port = in.get<uint16_t>();
+  peer_info.streams =
+      in.get_between(StreamChoice::kNever, StreamChoice::kAlways, "a use of many connections");
   peer_info.sources = HostAddresses::decode(in.get_string());
   const auto nics = in.get<uint32_t>();
   for (uint32_t i = 0; i < nics; ++i) {

@@ -9,6 +9,7 @@
 #include "base/ip_address.h"
 #include "transport/net/host_addresses.h"
 #include "transport/net/nics.h"
+#include "transport/stream/stream_options.h"
 #include "transport/trust/job_secret.h"
 #include "transport/ucx/device_path.h"
 
@@ -25,9 +26,11 @@ struct PeerInfo {
   std::string address;  ///< the UCP worker's address
   IpAddress heartbeat_address;
   uint16_t heartbeat_port = 0;  ///< 0: none
-  HostAddresses sources;        ///< other addresses from which its connections may come
-  std::vector<Nic> rails;       ///< interfaces other than that of the shared network
-  std::string transports;       ///< that UCX may use in this process: "posix, sysv, tcp"
+  uint16_t stream_port = 0;     ///< where its StreamLane listens; 0: it has none
+  StreamChoice streams = StreamChoice::kNever;
+  HostAddresses sources;   ///< other addresses from which its connections may come
+  std::vector<Nic> rails;  ///< interfaces other than that of the shared network
+  std::string transports;  ///< that UCX may use in this process: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< the group's, as given to this rank
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
   std::string algorithms;  ///< the only ones allowed for collectives, "ring,sra"; empty: all

@@ -44,7 +44,9 @@ PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
       on_death_(std::move(on_death)),
       monitor_(self.process, secret.key_to(self), addresses),
       admission_(reactor, monitor_),
-      paths_(silence_limit()) {}
+      paths_(silence_limit()),
+      streams_(reactor, secret, self, addresses,
+               [this](uint64_t process) { return find(reactor_.lock().held(), process); }) {}
 
 Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
                       uint32_t incarnation) {
@@ -167,6 +169,16 @@ bool PeerTable::connect_rail(Locked&, Peer& peer) {
   return true;
 }
 
+bool PeerTable::connect_stream(Locked& locked, Peer& peer) {
+  if (peer.stream == nullptr && peer.life.is_alive()) streams_.open(peer, /*begins=*/true);
+  if (peer.stream == nullptr) return false;
+  if (const std::string& why = peer.stream->failure(); !why.empty()) {
+    suspect(locked, peer, why);
+    return false;
+  }
+  return true;
+}
+
 void PeerTable::watch(Locked&, Peer& peer) {
   if (peer.life.is_alive()) {
     watch(peer, Wire::kShared, /*believes_refusals=*/true);
@@ -266,6 +278,7 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   }
   peer.shared.cut();
   peer.rail.cut();
+  streams_.close(peer);
   on_death_(locked, peer);
 }
 
@@ -320,8 +333,7 @@ void PeerTable::hear(Locked& locked, const HeartbeatHello& notice) {
 
 void PeerTable::poll_paths(Locked& locked, TimePoint now) {
   if (monitor_.num_heartbeats() == 0 || now < paths_.due()) return;
-  std::vector<int> workers;
-  for (const pollfd& worker : reactor_.events(locked)) workers.push_back(worker.fd);
+  const std::vector<int> workers = reactor_.worker_fds(locked);
   PathWatch::Paths open;
   for (const auto& [process, peer] : peers_) {
     if (!peer->life.is_alive() || peer->same_host) continue;

@@ -25,6 +25,7 @@
 #include "transport/peer/liveness_monitor.h"
 #include "transport/peer/path_watch.h"
 #include "transport/peer/peer.h"
+#include "transport/peer/stream_paths.h"
 #include "transport/ucx/reactor.h"
 
 namespace q7x2 {
@@ -70,6 +71,9 @@ class PeerTable {
   /// Opens the private link. Returns false if it does not work.
   bool connect_rail(Locked&, Peer& peer);
 
+  /// Opens the path of many connections. Returns false if the peer cannot be reached over one.
+  bool connect_stream(Locked& locked, Peer& peer);
+
   /// The peer seems to be dead. `reason`: completes "rank 3 failed: ...".
   void suspect(Locked&, Peer& peer, std::string reason,
                Evidence evidence = Evidence::kConnectionBroke);
@@ -102,6 +106,8 @@ class PeerTable {
 
   /// The port for heartbeats of other hosts, for this process's peer info.
   uint16_t heartbeat_port(Locked&) const { return monitor_.port(); }
+  /// The port of the StreamLane; 0: there is none.
+  uint16_t stream_port(Locked&) const { return streams_.port(); }
   /// Number of processes of other hosts that this process watches.
   size_t num_heartbeats(Locked&) const { return monitor_.num_heartbeats(); }
   /// What is known about a peer that is alive but late: "its process is stopped", "its host
@@ -130,6 +136,7 @@ class PeerTable {
   LivenessMonitor monitor_;
   Admission admission_;
   PathWatch paths_;
+  StreamPaths streams_;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;  // by process
   // replaced peers; groups that failed still refer to them
   std::vector<std::unique_ptr<Peer>> former_;

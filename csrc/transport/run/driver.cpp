@@ -96,7 +96,8 @@ void Driver::housekeep(Locked& locked, TimePoint now) {
 }
 
 milliseconds Driver::nap(Locked& locked, TimePoint now, milliseconds at_most) const {
-  TimePoint end = std::min({peers_.poll_due(locked), peers_.death_due(locked), queue_.due(locked)});
+  TimePoint end = std::min({peers_.poll_due(locked), peers_.death_due(locked), queue_.due(locked),
+                            reactor_.due(locked)});
   for (const auto& task : tasks_.active(locked)) {
     if (task->done()) continue;
     if (task->is_over(locked)) return kHousekeepingPeriod;

@@ -155,6 +155,8 @@ FlightWaits FlightLog::waits_of(Locked& locked, Task& task) {
     FlightWaits::Wait wait{.rank = p->peer, .is_receive = p->is_receive};
     if (p->wire == Wire::kPrivate) {
       wait.via = FlightWaits::Via::kPrivateLink;
+    } else if (p->wire == Wire::kStream) {
+      wait.via = FlightWaits::Via::kStreams;
     } else if (p->request == nullptr && p->peer >= 0 && group.messages().shares_memory(p->peer)) {
       wait.via = FlightWaits::Via::kSharedMemory;
     }

@@ -90,7 +90,8 @@ std::vector<PeerFacts> peer_facts(Group& group) {
          .memory_refusal = group.messages().memory_refusal(r),
          .transports = group.links().transports(locked, r),
          .has_private_link = group.membership().private_network(group.rank(), r).has_value(),
-         .uses_private_link = group.links().wire(r) == Wire::kPrivate});
+         .uses_private_link = group.links().wire(r) == Wire::kPrivate,
+         .uses_streams = group.links().wire(r) == Wire::kStream});
   }
   return facts;
 }

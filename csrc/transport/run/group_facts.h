@@ -20,6 +20,7 @@ struct PeerFacts {
   std::vector<std::string> transports;  ///< those of UCX; empty: not connected yet
   bool has_private_link = false;
   bool uses_private_link = false;
+  bool uses_streams = false;  ///< many connections
 };
 
 /// See GroupLinks. Takes the reactor's lock.

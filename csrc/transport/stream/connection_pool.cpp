@@ -81,7 +81,7 @@ StreamConnection* ConnectionPool::any(size_t turn, StreamTime now) const {
   return first_free(turn, connections_.size(), now);
 }
 
-/// Of the first `count`; if none of these is free, one that is not.
+/// Looks at the first `count` connections; if none of these is free, it returns a busy one.
 StreamConnection* ConnectionPool::first_free(size_t turn, size_t count, StreamTime now) const {
   constexpr std::chrono::microseconds kAge{500};
   StreamConnection* busy = nullptr;
@@ -98,7 +98,7 @@ StreamConnection* ConnectionPool::first_free(size_t turn, size_t count, StreamTi
   return busy;
 }
 
-void ConnectionPool::maintain(int wanted, StreamTime now) {
+void ConnectionPool::maintain(int wanted, bool is_busy, StreamTime now) {
   // While this process did not look, because it was stopped or starved, nobody was silent.
   const StreamDuration asleep = now - std::exchange(looked_, now);
   if (asleep > options_.silence / 4) heard_ += asleep;
@@ -106,17 +106,22 @@ void ConnectionPool::maintain(int wanted, StreamTime now) {
     if (each->take_heard()) heard_ = std::max(heard_, now);
   }
   look_at_calls(now);
-  if (now >= next_life_) {
+  if (!is_busy) {
+    heard_ = now;
+  } else if (now >= next_life_) {
     listen_for_life(now);
     next_life_ = now + options_.silence / kLooks;
   }
-  if (may_call(now)) call_more(wanted, now);
+  if (wanted > 0 && may_call(is_busy, now)) call_more(wanted, now);
 }
 
 /// The side that does not make the connections does so if the other one seems not to be able to.
-bool ConnectionPool::may_call(StreamTime now) const {
+bool ConnectionPool::may_call(bool is_busy, StreamTime now) const {
   if (target_.addresses.empty()) return false;
-  return target_.calls || (connections_.empty() && now - heard_ > options_.silence / 4);
+  if (!is_busy && failures_ > 0) return false;
+  if (target_.calls) return true;
+  return connections_.empty() &&
+         ((target_.begins && made_ == 0) || now - heard_ > options_.silence / 4);
 }
 
 void ConnectionPool::look_at_calls(StreamTime now) {
@@ -194,10 +199,10 @@ void ConnectionPool::listen_for_life(StreamTime now) {
   }
 }
 
-StreamTime ConnectionPool::due(StreamTime now) const {
-  StreamTime at = next_life_;
+StreamTime ConnectionPool::due(bool is_busy, StreamTime now) const {
+  StreamTime at = is_busy ? next_life_ : StreamTime::max();
   for (const Call& each : calls_) at = std::min(at, each.since + kCallPatience);
-  if (may_call(now) && next_call_ > now) at = std::min(at, next_call_);
+  if (may_call(is_busy, now) && next_call_ > now) at = std::min(at, next_call_);
   return at;
 }
 

@@ -34,6 +34,7 @@ struct StreamTarget {
   uint64_t epoch = 0;                 ///< the path's, to that process
   std::vector<IpEndpoint> addresses;  ///< at which it is called; empty: it calls
   bool calls = false;                 ///< this side makes the connections
+  bool begins = false;  ///< it makes the first one even if it does not make the others
 };
 
 class ConnectionPool {
@@ -61,10 +62,12 @@ class ConnectionPool {
   void retire(const StreamConnection& connection);
   void close();
 
-  /// Makes connections until there are `wanted`, and looks for signs of life.
-  void maintain(int wanted, StreamTime now);
+  /// Makes connections until there are `wanted`, and looks for signs of life. `is_busy`: somebody
+  /// waits for something that the path carries. Else silence means nothing, and a process that
+  /// cannot be reached is not called again.
+  void maintain(int wanted, bool is_busy, StreamTime now);
   /// When it must be called again at the latest.
-  StreamTime due(StreamTime now) const;
+  StreamTime due(bool is_busy, StreamTime now) const;
   StreamTime heard() const { return heard_; }
   /// Why the other process is dead; empty: it is not.
   std::string death(StreamTime now) const;
@@ -79,7 +82,7 @@ class ConnectionPool {
 
  private:
   StreamConnection* first_free(size_t turn, size_t count, StreamTime now) const;
-  bool may_call(StreamTime now) const;
+  bool may_call(bool is_busy, StreamTime now) const;
   void look_at_calls(StreamTime now);
   void fail(StreamTime now);
   void call(const IpEndpoint& target);

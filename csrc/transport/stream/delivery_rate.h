@@ -26,10 +26,10 @@ class DeliveryRate {
  public:
   /// How far the path was when a chunk was sent.
   struct Mark {
-    uint64_t acknowledged = 0;  ///< bytes of the path, ever
-    StreamTime last_ack;        ///< of these
-    StreamTime last_sent;       ///< of these
-    StreamTime sent;            ///< the chunk
+    uint64_t acknowledged = 0;  ///< bytes that had been acknowledged on the path
+    StreamTime last_ack;        ///< when the last of these bytes was acknowledged
+    StreamTime last_sent;       ///< when it had been sent
+    StreamTime sent;            ///< when the chunk was sent
   };
 
   /// A chunk was acknowledged now, with `total` bytes of the path so far.

@@ -213,6 +213,15 @@ bool IncomingMessages::is_expecting() const {
                              [](const auto& entry) { return entry.second->is_matched(); });
 }
 
+bool IncomingMessages::has_received(uint64_t count) const {
+  if (next_ < count) return false;
+  return std::all_of(messages_.begin(), messages_.lower_bound(count), [](const auto& entry) {
+    const IncomingMessage& message = *entry.second;
+    return message.is_whole() ||
+           (!message.is_matched() && message.received.covered() == message.eager);
+  });
+}
+
 void IncomingMessages::close() {
   const auto all = std::exchange(messages_, {});
   for (const auto& [number, message] : all) {

@@ -79,6 +79,9 @@ class IncomingMessages final : public IncomingOwner {
   void repeat();
   /// Whether a receive has a message that is not whole.
   bool is_expecting() const;
+  /// Whether everything of the path's first `count` messages is here that comes without a grant of
+  /// this side, and all of those that a receive has.
+  bool has_received(uint64_t count) const;
   /// Receives that have a message fail, unless all of it is here.
   void close();
 

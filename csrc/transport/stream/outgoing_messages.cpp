@@ -311,6 +311,14 @@ void OutgoingMessages::lose(uint64_t connection) {
   }
 }
 
+uint64_t OutgoingMessages::unacknowledged_bytes() const {
+  uint64_t bytes = 0;
+  for (const Outgoing& message : outgoing_) {
+    if (!message.is_done) bytes += message.total - message.acknowledged.covered() + 1;
+  }
+  return bytes;
+}
+
 bool OutgoingMessages::is_in_flight(uint64_t connection) const {
   return std::ranges::any_of(in_flight_,
                              [&](const InFlight& each) { return each.connection == connection; });

@@ -81,6 +81,10 @@ class OutgoingMessages {
   std::optional<StreamTime> due() const;
 
   bool is_flushed() const { return outgoing_.empty(); }
+  /// How many messages were ever sent.
+  uint64_t num_sent() const { return first_ + outgoing_.size(); }
+  /// Bytes of messages that are not done, and one more for each of these.
+  uint64_t unacknowledged_bytes() const;
   bool is_in_flight(uint64_t connection) const;
   size_t num_in_flight() const { return in_flight_.size(); }
   RttEstimate& rtt() { return rtt_; }

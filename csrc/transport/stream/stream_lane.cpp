@@ -37,7 +37,11 @@ void StreamLane::admit_hosts(const HostAddresses& hosts) {
 }
 
 StreamListener::Verdict StreamLane::judge(const StreamHello& hello) {
-  const auto found = paths_.find({hello.sender, hello.epoch});
+  auto found = paths_.find({hello.sender, hello.epoch});
+  if (found == paths_.end() && on_call_) {
+    on_call_(hello.sender, hello.epoch);
+    found = paths_.find({hello.sender, hello.epoch});
+  }
   if (found == paths_.end()) return StreamListener::Verdict::kWait;
   return found->second->admit(hello) ? StreamListener::Verdict::kTake
                                      : StreamListener::Verdict::kRefuse;
@@ -76,6 +80,16 @@ void StreamLane::send(StreamPath& path, void* request, uint64_t tag, const void*
 
 void StreamLane::receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room) {
   matcher_.receive(request, tag, mask, static_cast<std::byte*>(data), room);
+}
+
+void StreamLane::say_bye() {
+  for (const auto& [key, path] : paths_) path->say_bye();
+}
+
+uint64_t StreamLane::unacknowledged_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [key, path] : paths_) bytes += path->unacknowledged_bytes();
+  return bytes;
 }
 
 bool StreamLane::progress() {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,16 @@ class StreamLane {
   /// Only these hosts may, from now on.
   void admit_hosts(const HostAddresses& hosts);
 
+  /// `on_call`: another process calls for a path that is not open; it may be opened from inside of
+  /// this. Otherwise the caller waits.
+  void on_call(std::function<void(uint64_t process, uint64_t epoch)> open) {
+    on_call_ = std::move(open);
+  }
+  /// Messages that nobody has asked for are dropped if `is_wanted` says no to their tag.
+  void on_unexpected(std::function<bool(uint64_t tag)> is_wanted) {
+    matcher_.on_unexpected(std::move(is_wanted));
+  }
+
   /// A path to a process. One for each of its epochs.
   StreamPath& open(const StreamTarget& target);
   /// Closes it (StreamPath::close), and forgets it.
@@ -66,6 +77,13 @@ class StreamLane {
   /// When `progress` must be called even if `fd` is not readable. In the past: at once.
   StreamTime due() const { return dirty_.empty() ? due_ : StreamTime{}; }
 
+  /// Nothing can happen but that somebody calls.
+  bool is_quiet() const { return paths_.empty() && (!listener_ || listener_->is_idle()); }
+  uint16_t port() const { return listener_ ? listener_->port() : uint16_t{0}; }
+  /// All paths end: nothing more will be sent.
+  void say_bye();
+  /// What was sent and has not arrived, in bytes; see OutgoingMessages.
+  uint64_t unacknowledged_bytes() const;
   /// Calls that were refused.
   uint64_t refused_calls() const { return listener_ ? listener_->refused() : 0; }
 
@@ -81,6 +99,7 @@ class StreamLane {
   const JobSecret secret_;
   const MessageKey own_key_;
   const OnStreamComplete on_complete_;
+  std::function<void(uint64_t, uint64_t)> on_call_;
   EventLoop loop_;
   StreamMatcher matcher_;
   std::map<Key, std::unique_ptr<StreamPath>> paths_;

@@ -32,7 +32,11 @@ void StreamMatcher::arrived(const Message& message) {
     return ((message->tag ^ receive.tag) & receive.mask) == 0;
   });
   if (found == expected_.end()) {
-    unexpected_.push_back(message);
+    if (is_wanted_ && !is_wanted_(message->tag)) {
+      message->owner->on_dropped(*message);
+    } else {
+      unexpected_.push_back(message);
+    }
     return;
   }
   const Receive wanted = *found;

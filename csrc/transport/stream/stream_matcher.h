@@ -36,6 +36,10 @@ class StreamMatcher {
   StreamMatcher(const StreamMatcher&) = delete;
   StreamMatcher& operator=(const StreamMatcher&) = delete;
 
+  /// See StreamLane.
+  void on_unexpected(std::function<bool(uint64_t tag)> is_wanted) {
+    is_wanted_ = std::move(is_wanted);
+  }
   /// `request` is not null, and of no other receive in progress.
   void receive(void* request, uint64_t tag, uint64_t mask, std::byte* data, size_t room);
   /// The receive completes as cancelled, at once; its memory is not written to any more. Nothing if
@@ -69,6 +73,7 @@ class StreamMatcher {
   void match(const Receive& receive, const Message& message);
 
   const OnStreamComplete on_complete_;
+  std::function<bool(uint64_t)> is_wanted_;
   std::list<Receive> expected_;    // in the order of the calls
   std::list<Message> unexpected_;  // in the order of their arrival
   std::unordered_map<void*, Message> matched_;

@@ -1,9 +1,21 @@
 #include "transport/stream/stream_options.h"
 
 #include "base/environment.h"
+#include "base/error.h"
 #include "transport/net/silence_limit.h"
 
 namespace q7x2 {
+
+StreamChoice stream_choice() {
+  const std::string text = environment("Q7X2_STREAMS");
+  if (text.empty() || text == "far") return StreamChoice::kFar;
+  if (text == "0") return StreamChoice::kNever;
+  if (text == "1") return StreamChoice::kAlways;
+  throw Error(ErrorCode::kInvalidArgument,
+              "Q7X2_STREAMS=" + text +
+                  ": expected 0 (never many connections between two hosts), 1 (always), or far "
+                  "(if their latency is long)");
+}
 
 StreamOptions StreamOptions::of_environment() {
   StreamOptions options;

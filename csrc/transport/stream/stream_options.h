@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -11,6 +12,15 @@ namespace q7x2 {
 using StreamClock = std::chrono::steady_clock;
 using StreamTime = StreamClock::time_point;
 using StreamDuration = StreamClock::duration;
+
+/// Between which hosts a process wants many connections (Q7X2_STREAMS).
+enum class StreamChoice : uint8_t {
+  kNever,
+  kFar,  ///< those whose latency is long
+  kAlways,
+};
+/// Throws Error(kInvalidArgument).
+StreamChoice stream_choice();
 
 struct StreamOptions {
   /// Bytes that a path may bring before anybody has asked for them.

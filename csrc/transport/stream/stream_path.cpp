@@ -63,6 +63,11 @@ void StreamPath::send(void* request, uint64_t tag, const std::byte* data, size_t
     return;
   }
   outgoing_.send(request, tag, data, length);
+  // At once, as far as there is room: if this process is killed after its call has returned, others
+  // still get what it had sent.
+  const StreamTime now = options_.now();
+  write_control(now);
+  write_chunks(now);
   on_dirty_(*this);
 }
 
@@ -128,8 +133,8 @@ void StreamPath::on_frame(const Frame& frame, std::string_view body) {
 void StreamPath::progress(StreamTime now) {
   if (is_closed_) return;
   take_out_broken();
-  pool_.maintain(wanted(), now);
-  const std::string death = pool_.death(now);
+  pool_.maintain(wanted(), is_busy(), now);
+  const std::string death = is_busy() ? pool_.death(now) : "";
   if (!death.empty() || bad_in_a_row_ > kMostBadInARow) {
     fail(death.empty() ? "it sends what cannot be" : death);
     return;
@@ -174,6 +179,7 @@ void StreamPath::learn(StreamTime now) {
 }
 
 int StreamPath::wanted() const {
+  if (has_left_) return 0;
   return std::max(count_.wanted(), wish_);
 }
 
@@ -187,7 +193,7 @@ void StreamPath::write_control(StreamTime now) {
   StreamConnection* const control = pool_.control(0, now);
   if (control == nullptr) return;
   if (ping_) control->writer().add({FrameKind::kPong, 0, 0, *std::exchange(ping_, std::nullopt)});
-  if (now - last_control_ > options_.silence / 4) {
+  if (is_busy() && now - last_control_ > options_.silence / 4) {
     last_control_ = now;
     control->writer().add({FrameKind::kPing});
   }
@@ -318,7 +324,7 @@ void StreamPath::give_back() {
 }
 
 StreamTime StreamPath::due(StreamTime now) const {
-  StreamTime at = pool_.due(now);
+  StreamTime at = pool_.due(is_busy(), now);
   if (const auto late = outgoing_.due()) at = std::min(at, *late);
   if (ack_due_) at = std::min(at, *ack_due_);
   if (incoming_.has_grants()) at = std::min(at, next_grants_);

@@ -49,6 +49,16 @@ class StreamPath final : public ConnectionOwner {
 
   const StreamTarget& target() const { return target_; }
   bool is_closed() const { return is_closed_; }
+  /// Whether something that was sent is not acknowledged, or a receive has a part of its message.
+  bool is_busy() const { return !outgoing_.is_flushed() || incoming_.is_expecting(); }
+  /// How many messages were ever sent.
+  uint64_t num_sent() const { return outgoing_.num_sent(); }
+  uint64_t unacknowledged_bytes() const {
+    return is_closed_ ? 0 : outgoing_.unacknowledged_bytes();
+  }
+  /// Whether the first `count` messages of the other side are here, as far as they come without
+  /// doing of this side, or never will be.
+  bool has_received(uint64_t count) const { return is_closed_ || incoming_.has_received(count); }
   /// Why it failed; empty: it has not.
   const std::string& failure() const { return failure_; }
   /// The other side has said that it will send nothing more.
@@ -109,8 +119,8 @@ class StreamPath final : public ConnectionOwner {
   int wish_ = 0;          // how many connections the other side wants
   int told_wish_ = 0;
   std::optional<StreamTime> ack_due_;
-  size_t ack_turn_ = 0;           // of the control connections
-  size_t late_turn_ = 0;          // of all
+  size_t ack_turn_ = 0;           // which control connection is next
+  size_t late_turn_ = 0;          // which connection is next for what is late
   StreamTime next_grants_{};      // when to repeat those that seem lost
   std::optional<uint64_t> ping_;  // to be answered
   StreamTime last_control_{};     // when something was written that the other kernel acknowledges

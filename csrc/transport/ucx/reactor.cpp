@@ -51,6 +51,20 @@ void send_eagerly(const UcpEndpoint& endpoint, unsigned id, std::string bytes, b
   }
 }
 
+ucs_status_t status_of(StreamStatus status) {
+  switch (status) {
+    case StreamStatus::kOk:
+      return UCS_OK;
+    case StreamStatus::kTruncated:
+      return UCS_ERR_MESSAGE_TRUNCATED;
+    case StreamStatus::kCancelled:
+      return UCS_ERR_CANCELED;
+    case StreamStatus::kPathClosed:
+      break;
+  }
+  return UCS_ERR_CONNECTION_RESET;
+}
+
 ucp_am_handler_param_t handler_of(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -60,6 +74,9 @@ ucp_am_handler_param_t handler_of(unsigned id, ucp_am_recv_callback_t callback, 
   handler.arg = arg;
   return handler;
 }
+
+// Rounds of progress until an idle lane is asked whether somebody calls: that costs a system call.
+constexpr unsigned kIdleRounds = 64;
 
 void set_handler(const UcpWorker& worker, const ucp_am_handler_param_t& handler) {
   check_ucx(ucp_worker_set_am_recv_handler(worker.get(), &handler), "set a message handler");
@@ -78,7 +95,21 @@ bool Reactor::admit(Locked&, const HostAddresses& hosts) {
   if (admitted_.contains(hosts)) return false;
   admitted_.add(hosts);
   for (UcpWorker* worker : workers_) worker->admit(admitted_);
+  if (streams_) streams_->admit_hosts(admitted_);
   return true;
+}
+
+StreamLane& Reactor::open_streams(const StreamOptions& options, const Identity& self,
+                                  const JobSecret& secret) {
+  streams_ = std::make_unique<StreamLane>(
+      options, self, secret,
+      [this](void* request, StreamStatus status, size_t length, uint64_t tag) {
+        auto& pending = *static_cast<PendingRequest*>(request);
+        pending.completed = true;
+        pending.request = nullptr;
+        completions_.add(pending, status_of(status), length, tag);
+      });
+  return *streams_;
 }
 
 void Reactor::heed_files(Locked&) {
@@ -104,6 +135,9 @@ bool Reactor::progress(Locked&) {
   if (ucx_.may_run_out) {
     early_.take_from(ucx_.worker);
   }
+  if (streams_ && (!streams_->is_quiet() || ++rounds_ % kIdleRounds == 0)) {
+    any |= streams_->progress();
+  }
   return any;
 }
 
@@ -117,7 +151,14 @@ std::vector<pollfd> Reactor::events(Locked&) const {
   for (const UcpWorker* worker : workers_) {
     events.push_back({worker->event_fd(), POLLIN, 0});
   }
+  if (streams_) events.push_back({streams_->fd(), POLLIN, 0});
   return events;
+}
+
+std::vector<int> Reactor::worker_fds(Locked&) const {
+  std::vector<int> fds;
+  for (const UcpWorker* worker : workers_) fds.push_back(worker->event_fd());
+  return fds;
 }
 
 size_t Reactor::unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent) const {
@@ -125,6 +166,7 @@ size_t Reactor::unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent)
   for (const UcpWorker* worker : workers_) {
     bytes += q7x2::unacknowledged_bytes(worker->event_fd(), silent);
   }
+  if (streams_) bytes += streams_->unacknowledged_bytes();
   return bytes;
 }
 
@@ -164,6 +206,19 @@ void Reactor::send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint
   }
 }
 
+void Reactor::send(Locked&, PendingRequest& pending, StreamPath& path, uint64_t tag,
+                   const void* data, size_t length) {
+  pending.request = &pending;
+  streams_->send(path, &pending, tag, data, length);
+}
+
+bool Reactor::receive_stream(Locked&, PendingRequest& pending, uint64_t tag, uint64_t mask,
+                             void* data, size_t length) {
+  pending.request = &pending;
+  streams_->receive(&pending, tag, mask, data, length);
+  return !pending.completed;
+}
+
 bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag,
                       uint64_t mask, void* data, size_t length, MemoryKind kind) {
   ucp_request_param_t param{};
@@ -191,12 +246,15 @@ bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint6
 }
 
 void Reactor::cancel(Locked&, PendingRequest& pending) {
-  if (!early_.cancel(pending)) {
+  if (pending.wire == Wire::kStream) {
+    streams_->cancel(&pending);
+  } else if (!early_.cancel(pending)) {
     ucp_request_cancel(pending.worker->get(), pending.request);
   }
 }
 
 bool Reactor::take_back(Locked&, PendingRequest& pending) {
+  if (pending.wire == Wire::kStream) return streams_->take_back(&pending);
   if (early_.has(pending)) return false;
   if (pending.request != nullptr) ucp_request_cancel(pending.worker->get(), pending.request);
   return pending.completed && pending.status == UCS_ERR_CANCELED;
@@ -215,13 +273,14 @@ std::optional<uint64_t> Reactor::find_unexpected(Locked&, uint64_t tag, uint64_t
   }
   ucp_tag_recv_info_t info{};
   if (ucp_tag_probe_nb(worker().get(), tag, mask, /*remove=*/0, &info) == nullptr) {
-    return std::nullopt;
+    return streams_ ? streams_->find_unexpected(tag, mask) : std::nullopt;
   }
   return info.sender_tag;
 }
 
 void Reactor::drop_unexpected(Locked&, uint64_t tag, uint64_t mask) {
   early_.drop(tag, mask);
+  if (streams_) streams_->drop_unexpected(tag, mask);
   for (UcpWorker* worker : workers_) {
     for (;;) {
       ucp_tag_recv_info_t info{};

@@ -1,8 +1,10 @@
-// Reactor: UCX's workers, the requests in progress, and their completions. Nothing else.
+// Reactor: what brings messages of other processes, the requests in progress, and their
+// completions. Nothing else.
 //
-// One worker serves the network that all hosts share, and one more each private network interface.
-// The reactor neither waits nor knows about groups and peers: the thread that holds its lock
-// progresses it, takes the completions, and tells the tasks.
+// One worker of UCX serves the network that all hosts share, and one more each private network
+// interface. A StreamLane serves pairs of hosts for which one connection is too few. The reactor
+// neither waits nor knows about groups and peers: the thread that holds its lock progresses it,
+// takes the completions, and tells the tasks.
 #pragma once
 
 #include <poll.h>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "transport/net/nics.h"
+#include "transport/stream/stream_lane.h"
 #include "transport/ucx/device_path.h"
 #include "transport/ucx/early_messages.h"
 #include "transport/ucx/locked.h"
@@ -48,6 +51,11 @@ class Reactor {
   /// process may. Returns false if all of them already may. Throws Error(kTransport).
   bool admit(Locked&, const HostAddresses& hosts);
   const HostAddresses& admitted() const { return admitted_; }
+  /// Makes the lane; once. `self`: this process. Throws Error(kTransport).
+  StreamLane& open_streams(const StreamOptions& options, const Identity& self,
+                           const JobSecret& secret);
+  /// Null: there is none.
+  StreamLane* streams() const { return streams_.get(); }
   /// To be called now and then: see TcpGate.
   void heed_files(Locked&);
   /// The worker for a private network interface; it is made on first use.
@@ -57,8 +65,13 @@ class Reactor {
   bool progress(Locked&);
   /// Arms the workers' event descriptors. Returns false if there are events; progress first.
   bool arm(Locked&);
-  /// The descriptors that become readable when an armed worker has an event.
+  /// The descriptors that become readable when something has happened, if the workers are armed.
   std::vector<pollfd> events(Locked&) const;
+  /// When `progress` must be called even if none is.
+  StreamTime due(Locked&) const { return streams_ ? streams_->due() : StreamTime::max(); }
+  /// Epoll descriptors that have the TCP sockets of UCX over the shared network and over private
+  /// links.
+  std::vector<int> worker_fds(Locked&) const;
   /// Number of bytes that were sent by TCP and not acknowledged by the peers' kernels, without
   /// bytes to `silent` hosts.
   size_t unacknowledged_bytes(Locked&, const std::set<IpAddress>& silent) const;
@@ -70,12 +83,18 @@ class Reactor {
   void release(Locked&, PendingRequest& pending);
   void send(Locked&, PendingRequest& pending, const UcpEndpoint& endpoint, uint64_t tag,
             const void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
+  /// Over the lane, from memory of the host.
+  void send(Locked&, PendingRequest& pending, StreamPath& path, uint64_t tag, const void* data,
+            size_t length);
   /// Returns false if it has already completed.
   bool receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag, uint64_t mask,
                void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
-  /// Cancels a receive that is in progress in UCX.
+  /// The same over the lane, into memory of the host.
+  bool receive_stream(Locked&, PendingRequest& pending, uint64_t tag, uint64_t mask, void* data,
+                      size_t length);
+  /// Cancels a receive that is in progress.
   void cancel(Locked&, PendingRequest& pending);
-  /// Cancels a receive unless UCX has a message for it. Returns false if UCX has one.
+  /// Cancels a receive unless there is a message for it already. Returns false if there is one.
   bool take_back(Locked&, PendingRequest& pending);
   /// Calls `post`, after which the request will complete. Releases the request if `post` throws: a
   /// request that is not posted never completes, and its task would wait for it.
@@ -96,7 +115,7 @@ class Reactor {
 
   // Messages that no receive was posted for.
 
-  /// The tag of such a message on the shared network.
+  /// The tag of such a message that did not come over a private link.
   std::optional<uint64_t> find_unexpected(Locked&, uint64_t tag, uint64_t mask);
   void drop_unexpected(Locked&, uint64_t tag, uint64_t mask);
 
@@ -128,6 +147,8 @@ class Reactor {
   std::map<std::string, std::unique_ptr<PrivateWorker>> private_workers_;  // by interface
   std::vector<UcpWorker*> workers_;                                        // all workers
   std::vector<ucp_am_handler_param_t> private_handlers_;
+  std::unique_ptr<StreamLane> streams_;
+  unsigned rounds_ = 0;  // counts calls of `progress`
   HostAddresses admitted_;
 };
 

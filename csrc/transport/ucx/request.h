@@ -15,9 +15,9 @@ class RequestList;
 class Task;
 class UcpWorker;
 
-/// What a message uses: the network that all hosts share, a private link of two hosts, or memory
-/// that two ranks of a host share.
-enum class Wire : uint8_t { kShared, kPrivate, kMemory };
+/// What a message uses: UCX over the network that all hosts share, UCX over a private link of two
+/// hosts, memory that two ranks of a host share, or many connections between two hosts.
+enum class Wire : uint8_t { kShared, kPrivate, kMemory, kStream };
 
 /// One request of a task. Owned by the pool, linked into its task while in progress.
 struct PendingRequest {
@@ -26,9 +26,9 @@ struct PendingRequest {
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
   Wire wire = Wire::kShared;
-  bool completed = false;       ///< UCX has called back
+  bool completed = false;       ///< UCX, or the StreamLane, has called back
   bool in_inbox = false;        ///< receives: also waits in the inbox of the group
-  void* request = nullptr;      ///< UCX's handle; null once it has completed
+  void* request = nullptr;      ///< UCX's handle, or the StreamLane's; null once it has completed
   UcpWorker* worker = nullptr;  ///< receives: the worker that UCX's handle belongs to
   RequestList* list = nullptr;  ///< the task's list
   Completions* completions = nullptr;

@@ -30,6 +30,7 @@ KNOWN = (
     "Q7X2_REFINE",
     "Q7X2_SECRET",
     "Q7X2_SILENCE",
+    "Q7X2_STREAMS",
     "Q7X2_UCX",
 )
 """What q7x2 reads, in C++ or in Python. docs/reference.md says what each one means."""

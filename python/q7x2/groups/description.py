@@ -25,7 +25,7 @@ class Description:
     """The way to each other rank, by rank.
 
     - ``rank``, ``same_host``
-    - ``path``: ``"shared memory"``, ``"private link"`` or ``"UCX"``.
+    - ``path``: ``"shared memory"``, ``"private link"``, ``"many connections"`` or ``"UCX"``.
     - ``transports``: UCX's, for example ``["tcp"]``; empty before the first use. Point-to-point
       messages take them also where collectives take shared memory.
     - ``memory_refusal``: why a rank of this host shares no memory with this one; else empty.
@@ -118,8 +118,10 @@ def describe(group: ProcessGroup | None = None) -> Description:
 def _peer(peer: dict[str, Any]) -> dict[str, Any]:
     if peer["shares_memory"]:
         path = "shared memory"
+    elif peer["uses_private_link"]:
+        path = "private link"
     else:
-        path = "private link" if peer.pop("uses_private_link") else "UCX"
+        path = "many connections" if peer["uses_streams"] else "UCX"
     kept = ("rank", "same_host", "transports", "memory_refusal", "has_private_link")
     return {"path": path, **{key: peer[key] for key in kept}}
 

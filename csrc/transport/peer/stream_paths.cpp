@@ -1,0 +1,39 @@
+#include "transport/peer/stream_paths.h"
+
+#include <utility>
+
+namespace q7x2 {
+
+StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
+                         const std::vector<IpAddress>& addresses,
+                         std::function<Peer*(uint64_t)> find)
+    : reactor_(reactor), own_(self.process), find_(std::move(find)) {
+  if (stream_choice() == StreamChoice::kNever) return;
+  StreamLane& lane = reactor_.open_streams(StreamOptions::of_environment(), self, secret);
+  lane.listen(addresses);
+  lane.admit_hosts(reactor_.admitted());
+  lane.on_call([this](uint64_t process, uint64_t epoch) {
+    Peer* const peer = find_(process);
+    if (peer == nullptr || peer->incarnation != epoch || !peer->life.is_alive()) return;
+    open(*peer, /*begins=*/false);
+  });
+}
+
+void StreamPaths::open(Peer& peer, bool begins) {
+  StreamLane* const lane = reactor_.streams();
+  if (peer.stream != nullptr || lane == nullptr || peer.same_host || peer.info.stream_port == 0) {
+    return;
+  }
+  peer.stream = &lane->open({.identity = peer.info.identity(),
+                             .epoch = peer.incarnation,
+                             .addresses = {{peer.info.heartbeat_address, peer.info.stream_port}},
+                             .calls = own_ < peer.info.process,
+                             .begins = begins});
+}
+
+void StreamPaths::close(Peer& peer) {
+  if (StreamPath* const path = std::exchange(peer.stream, nullptr))
+    reactor_.streams()->close(*path);
+}
+
+}  // namespace q7x2
