@@ -16,7 +16,8 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kLine = 64;
-// Results of a longer tensor have left the caches before anybody reads them.
+// Results of a longer tensor leave the caches before anybody reads them, so they are stored past
+// the caches. In bytes.
 constexpr size_t kMostCached = size_t{4} << 20;
 
 /// sum += values
@@ -25,8 +26,8 @@ void add_to(float* sum, const float* values, size_t count) {
   reduce(sum, both, count, DType::kFloat32, ReduceKind::kSum);
 }
 
-/// `values` + `add`, which may be null, as fp32. That loses nothing, so errors become zero but
-/// where a sum is not finite.
+/// Writes `values` + `add`, which may be null, as fp32. Nothing is lost, so the errors become zero,
+/// except where a sum is not finite.
 void write_exactly(const float* values, const float* add, float* errors, size_t count,
                    std::byte* out) {
   dispatched_value_kernels().encode(
@@ -64,7 +65,7 @@ BlockCoder::Lease::Lease(BlockCoder& coder) : coder_(coder) {
   if (codes_own) space_->own = Recycled<std::byte>(coder.max_bytes_);
 }
 
-// Where there is no memory to keep it, it goes.
+// Drops the workspace if there is no memory to keep it.
 BlockCoder::Lease::~Lease() {
   const std::lock_guard<std::mutex> lock(coder_.mutex_);
   try {
@@ -153,7 +154,7 @@ void BlockCoder::add(Workspace& space, const Operand& operand, size_t count, con
     message = {space.own.data(), encode(space, operand, count, place, space.own.data())};
   }
   if (!message.empty()) {
-    // A contribution, or a sum that goes on to be added.
+    // The message is a contribution, or a partial sum.
     space.entries += Codec::entries(message);
     const Codec& codec = results_.made(message) ? results_ : *coding_.codec;
     codec.decode(
@@ -180,7 +181,8 @@ void BlockCoder::add_up(Workspace& space, std::span<const Operand> operands, siz
   }
   bool is_as_selected = true;
   for (Operand operand : operands) {
-    // An operand that this rank encodes changes the errors, and so what the next one sends.
+    // When this rank encodes an operand, the errors change, so the selection that was made with the
+    // old errors does not hold for the operands that follow.
     operand.is_input = operand.is_input && is_as_selected;
     is_as_selected = is_as_selected && (operand.elements == nullptr || place.errors == nullptr);
     add(space, operand, count, place, is_first, codes_own);
@@ -194,7 +196,7 @@ void BlockCoder::add_up(Workspace& space, std::span<const Operand> operands, siz
 
 void BlockCoder::fold(std::span<const Operand> operands, size_t count, const Place& place,
                       int divisor, std::byte* elements) {
-  // Elements alone are added exactly, whatever the codec.
+  // If all operands are elements, they are added exactly, whatever the codec.
   const bool codes_own =
       coding_.codec->traits().codes_own &&
       std::ranges::any_of(operands, [](const Operand& each) { return each.elements == nullptr; });
@@ -227,10 +229,11 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
                             .selection = bound_,
                             .keys = coding_.keys};
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
-  // Selected again are as many as an operand had in the mean.
+  // The sum is selected again: as many elements as an operand contains on average.
   arguments.most = std::max<size_t>((space.entries + operands.size() - 1) / operands.size(), 1);
-  // If all operands were messages, this rank's contribution has left its own errors behind. Those
-  // of the sum, if it has any, add to them.
+  // If the codec also encodes this rank's own contribution, or another op adds the residual,
+  // `place.errors` already holds the errors of that contribution. The errors of the sum, if any,
+  // are then added to them.
   if (traits.codes_own) arguments.occupied = space.occupied.data();
   const bool keeps = traits.codes_own || !place.takes_residual;
   if (keeps) arguments.error = nullptr;

@@ -1,4 +1,4 @@
-// CollectiveCall: the buffers and the meaning of one collective.
+// CollectiveCall: the arguments of one collective: buffers, reduction, element type and codec.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace q7x2 {
 
-/// Part of a collective's input or output.
+/// A consecutive piece of a collective's input or output.
 struct Region {
   std::byte* data = nullptr;
   size_t bytes = 0;
@@ -27,22 +27,25 @@ struct CollectiveCall {
   /// others: one per part. Inputs are only read.
   std::vector<Region> input;
   std::vector<Region> output;
-  DType dtype = DType::kBytes;  ///< of the elements; kBytes: of no known type
+  DType dtype = DType::kBytes;  ///< type of the elements; kBytes: unknown
   ReduceKind reduce = ReduceKind::kSum;
-  int divisor = 1;  ///< the mean of a sum: the world size
-  /// Compressed, if it has a codec: all_reduce, reduce_scatter and all_gather of floats.
+  int divisor = 1;  ///< sums are divided by it; for a mean it is the world size
+  /// The compression, if it has a codec. Only all_reduce, reduce_scatter and all_gather of floats
+  /// can have one.
   Coding coding;
-  /// Messages are memory of a device wherever the elements stay there, and UCX moves them, also
-  /// between ranks that share memory. Ranks must agree on it.
+  /// Whether UCX sends from and receives into device memory if the elements stay on a device, also
+  /// between ranks that share host memory. All ranks must agree on it.
   bool is_direct = false;
-  /// Parts differ in length between ranks, so that a Plan may not depend on them (all_to_all).
+  /// Whether the lengths of parts differ between ranks, so that the Plan must not depend on them
+  /// (all_to_all).
   bool uneven = false;
-  /// What else the ranks must agree on and the executor need not know: the caller's element type.
+  /// A number that must be equal on all ranks, and that the executor does not interpret: the
+  /// caller's element type.
   uint32_t agreed = 0;
   std::string algorithms;  ///< see CallShape
-  std::string title;       ///< how the caller calls it, for messages; empty: the collective's name
+  std::string title;       ///< the caller's name for it, in messages; empty: the collective's
 
-  /// Of the longest region.
+  /// Bytes of the longest region.
   size_t bytes() const {
     size_t longest = 0;
     for (const Region& region : input) longest = std::max(longest, region.bytes);

@@ -1,4 +1,5 @@
-// DeviceWorker: who does the jobs of ops whose elements are on a device.
+// DeviceWorker: does the work of ops whose elements are on a device. The call's Residence provides
+// it (executor/residence/residence.h).
 #pragma once
 
 #include <cstddef>
@@ -13,14 +14,14 @@ class DeviceWorker {
  public:
   virtual ~DeviceWorker() = default;
 
-  // Of jobs of `count` elements. Without the lock.
+  // For jobs of `count` elements. Called without the reactor's lock.
 
-  /// Throws Error(kMismatch) if a message that it reads makes no sense.
+  /// Throws Error(kMismatch) if a message that the job reads is malformed.
   virtual void check(const OpJob&, size_t /*count*/) const {}
-  /// Enqueues what the job does. Returns the length of the message that it makes, if any. If it
-  /// throws, the device may do a part of that.
+  /// Enqueues the job's work on the device. Returns the length of the message that it makes, if
+  /// any. If it throws, the device may have begun a part of the work.
   virtual size_t enqueue(const OpJob& job, size_t count) = 0;
-  /// The job is completed when the stream has done what was enqueued.
+  /// Completes the job when the stream has done all that was enqueued.
   virtual void complete_later(OpJob& job, const std::shared_ptr<Task>& task) = 0;
 };
 

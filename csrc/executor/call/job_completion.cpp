@@ -15,7 +15,8 @@ class JobCompletion final : public Completion {
       : Completion(std::move(queue)), job_(job), task_(std::move(task)) {}
 
  private:
-  // A task with a job out is not gone before its runtime.
+  // A task with a running job lives as long as its runtime. So if the task is gone, the runtime is
+  // gone too.
   void deliver(Locked& locked) override {
     std::shared_ptr<Task> task = task_.lock();
     if (!task) return;

@@ -1,4 +1,4 @@
-// The end of a job whose work a device does.
+// Completes a job whose work is done by a device.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace q7x2 {
 
 class Task;
 
-/// `job`, which `task` has given out, is complete when `stream` has done all that came before.
+/// Completes `job`, which belongs to `task`, when `stream` has done all that was enqueued before.
 /// Throws Error(kTransport) if the device refuses.
 void complete_after(WorkStream& stream, Job& job, const std::shared_ptr<Task>& task);
 

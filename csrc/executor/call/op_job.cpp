@@ -10,7 +10,8 @@
 namespace q7x2 {
 namespace {
 
-// A multiple of every element's size; with a few operands it stays in the L1 cache.
+// Bytes that are reduced at a time. A multiple of the size of every element; with a few operands a
+// tile stays in the L1 cache.
 constexpr size_t kTile = 4096;
 
 }  // namespace
@@ -46,7 +47,8 @@ void OpJob::work() {
   if (inspects) coder->inspect(to, count);
 }
 
-// What a device refuses is known when what it has begun is done: nothing touches the memory then.
+// An error of the device is kept until the work that it has begun is complete, because only then
+// nothing touches the memory any more.
 bool OpJob::begin() {
   if (worker == nullptr) return Job::begin();
   const size_t count = length / element_size(call->dtype);
@@ -85,8 +87,8 @@ WorkTimes OpJob::times() const {
   return {};
 }
 
-// What goes on to others is put into shared memory tile by tile, as it leaves the reduction: from
-// the nearest cache.
+// A result that other ranks read is copied to shared memory tile by tile, while each tile is still
+// in the nearest cache.
 void OpJob::reduce_tiles() {
   const size_t element = element_size(call->dtype);
   const size_t longest = also_to != nullptr ? kTile : length;

@@ -1,5 +1,5 @@
-// OpJob: what an op of a Plan does to memory, with all that it needs to know of its task. So it
-// runs without a lock, in any thread (transport/run/job_queue.h).
+// OpJob: the work on memory of one op of a Plan. It contains all that it needs to know of its task,
+// so it runs without the reactor's lock, in any thread (transport/run/job_queue.h).
 #pragma once
 
 #include <cstddef>
@@ -23,26 +23,26 @@ class DeviceWorker;
 class OpJob final : public Job {
  public:
   enum class Kind : uint8_t {
-    kCopy,           ///< elements, or a message as it is
-    kReduce,         ///< elements with elements
-    kAddResidual,    ///< elements and their residual to elements
-    kEncode,         ///< elements to a message
-    kDecode,         ///< a message to elements
-    kFold,           ///< elements and messages to elements
-    kFoldToMessage,  ///< elements and messages to a message
-    kInspect,        ///< looks for what is not finite
+    kCopy,           ///< copies elements, or a message unchanged
+    kReduce,         ///< reduces elements
+    kAddResidual,    ///< adds the residual to elements
+    kEncode,         ///< elements -> message
+    kDecode,         ///< message -> elements
+    kFold,           ///< sum of elements and messages -> elements
+    kFoldToMessage,  ///< sum of elements and messages -> message
+    kInspect,        ///< looks for infinities and NaNs
   };
-  /// Whether jobs of that kind read or make messages of a codec.
+  /// Whether jobs of this kind read or write messages of a codec.
   static bool is_coded(Kind kind) { return kind >= Kind::kEncode && kind <= Kind::kFoldToMessage; }
-  /// What the job is part of.
+  /// The part of an op that the job does.
   enum class Purpose : uint8_t {
-    kOp,       ///< it is the op
-    kStage,    ///< of a send: puts its block where ranks of this host read it
-    kTake,     ///< of a receive: copies what has arrived
-    kInspect,  ///< of a receive: looks at what has arrived
+    kOp,       ///< the whole op: a copy or a reduction
+    kStage,    ///< part of a send: copies its block to where ranks of this host read it
+    kTake,     ///< part of a receive: copies the message that has arrived
+    kInspect,  ///< part of a receive: inspects the elements that have arrived
   };
 
-  /// Of its lists, which are filled under the lock. It must stay.
+  /// The memory of its lists, which are filled under the lock. It must outlive the job.
   using Memory = std::pmr::memory_resource;
 
   explicit OpJob(Memory* memory) : from(memory), addends(memory) {}
@@ -50,24 +50,25 @@ class OpJob final : public Job {
   Kind kind = Kind::kCopy;
   Purpose purpose = Purpose::kOp;
   DagWindow::Step step;
-  std::pmr::vector<BlockCoder::Operand> from;  ///< all kinds but kReduce
+  std::pmr::vector<BlockCoder::Operand> from;  ///< all kinds except kReduce
   std::pmr::vector<const void*> addends;       ///< kReduce
   std::byte* to = nullptr;
-  std::byte* also_to = nullptr;  ///< kReduce: a second place for the result; null: none
-  size_t length = 0;             ///< in bytes, of the elements; kCopy: of what is copied
+  std::byte* also_to = nullptr;  ///< kReduce: a second destination of the result; null: none
+  size_t length = 0;             ///< in bytes, of the elements; kCopy: bytes to copy
   int divisor = 1;
   const CollectiveCall* call = nullptr;
   BlockCoder* coder = nullptr;
-  DeviceWorker* worker = nullptr;  ///< does the work; null: elements are on the host
-  Task* task = nullptr;            ///< `worker`: whose job it is
-  BlockCoder::Place at;            ///< coded kinds
-  bool inspects = false;           ///< looks at the elements that it has written
+  /// Does the work on a device; null: the elements are on the host.
+  DeviceWorker* worker = nullptr;
+  Task* task = nullptr;   ///< for `worker`: the task that the job belongs to
+  BlockCoder::Place at;   ///< coded kinds
+  bool inspects = false;  ///< looks for infinities and NaNs in what it has written
   /// kTake: the message, which is released afterwards.
   ShmChannel::Message message;
 
-  /// What it has made: the length of a message.
+  /// The length of the message that the job has made, in bytes.
   size_t made = 0;
-  /// How long that took, by what was done. Zero if nobody looked at the clock.
+  /// The time that the job took, by kind of work. Zero if the job was not timed.
   WorkTimes times() const;
 
  private:
@@ -75,15 +76,15 @@ class OpJob final : public Job {
   bool begin() override;
   void reduce_tiles();
 
-  TimePoint added_up_{};  // kFoldToMessage: when the sum was there
+  TimePoint added_up_{};  // kFoldToMessage: when the sum was complete
 };
 
-/// Jobs of one task, reused.
+/// The jobs of one task. Released jobs are reused.
 class OpJobs {
  public:
   explicit OpJobs(OpJob::Memory* memory) : all_(memory), free_(memory) {}
 
-  /// As new, but for the memory of its lists.
+  /// Returns a job as new, except that its lists keep their memory.
   OpJob& take();
   void release(OpJob& job) { free_.push_back(&job); }
 

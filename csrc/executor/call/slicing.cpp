@@ -6,9 +6,10 @@
 namespace q7x2 {
 namespace {
 
-/// Parts of a coded call begin with a group of elements that share a scale, so no group depends on
-/// what lies before the part. Whole slices are cut so anyway, and so no part gets longer than in
-/// those.
+/// Borders of parts are rounded up to a multiple of this many elements. Parts of a coded call begin
+/// with a group of elements that share a scale, so that no group belongs to two parts. This
+/// requires that the parts of a whole slice begin with a group anyway: then rounding makes no part
+/// of a shorter slice longer than those.
 size_t group_of(const CollectiveCall& call, const Choice& choice) {
   if (!call.coding || call.coding.codec->spec().select != SelectKind::kAll) return 1;
   const auto group = std::max<size_t>(call.coding.codec->spec().value.group, 1);
@@ -63,7 +64,7 @@ Region Slicing::part(const Block& block, size_t slice) const {
                : Region{all.data + begin, std::min(choice_->slice_bytes, all.bytes - begin)};
   }
   const auto [first, last] = flat_part(slice, block.index);
-  // A helper has lengths, but no buffer.
+  // A helper (see Plan::helpers) knows the lengths, but has no buffer.
   std::byte* const begin = all.data == nullptr ? nullptr : all.data + (first << flat_shift_);
   return {begin, (last - first) << flat_shift_};
 }
