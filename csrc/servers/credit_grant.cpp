@@ -9,7 +9,7 @@ namespace q7x2 {
 namespace {
 
 constexpr uint32_t kGrantTag = 0x7102;
-/// Of all grants: they are alike.
+/// The fingerprint of every grant: they do not differ.
 constexpr uint64_t kFingerprint = 0x5107;
 
 }  // namespace

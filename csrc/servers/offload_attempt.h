@@ -1,9 +1,9 @@
-// OffloadAttempt: a call as servers attempt it, which is a collective in the server group
+// OffloadAttempt: a call that servers attempt. It is a collective in the server group
 // (servers/server_group.h).
 //
-// AttemptTask decorates the task of that collective: it begins when the servers have said how many
-// slots they have for it, and its end is what the ranks vote on. An attempt that the servers have
-// no slots for, or that rank 0 does not want, ends at once, and touches no memory.
+// AttemptTask decorates the task of that collective. It begins when the servers have said how many
+// slots they have for it. When it has ended, the ranks vote on the outcome. If the servers have no
+// slots, or rank 0 does not want the attempt, it ends at once and touches no memory.
 #pragma once
 
 #include <cstddef>
@@ -25,22 +25,22 @@ class OffloadAttempt {
  public:
   explicit OffloadAttempt(std::shared_ptr<CreditGrant> grant) : grant_(std::move(grant)) {}
 
-  /// Precedes the attempt.
+  /// The grant that precedes the attempt.
   const std::shared_ptr<CreditGrant>& grant() const { return grant_; }
-  /// False until the servers have said how many slots it has, and if that failed.
+  /// Whether the servers have said how many slots they have. False also if that failed.
   bool has_slots() const { return grant_->done() && !grant_->error(); }
-  /// Only with slots: it touches no memory.
+  /// Whether the attempt ends at once, without touching memory. False if not `has_slots`.
   bool is_declined() const { return has_slots() && grant_->slots() == 0; }
 
-  /// Opens `latch` when the attempt is done: at once, if it is.
+  /// Opens `latch` when the attempt is done, at once if it is done already.
   void when_done(Locked&, std::shared_ptr<InputLatch> latch) {
     done_ = std::move(latch);
     if (is_done_) open();
   }
-  /// Once it is done: why it did not succeed.
+  /// Once it is done: why it failed. Empty: it succeeded.
   const std::optional<Error>& error() const { return error_; }
 
-  /// By its task, when that is done.
+  /// Called by the task of the attempt when it is done.
   void finish(Locked&, const std::optional<Error>& error) {
     is_done_ = true;
     error_ = error;
@@ -56,11 +56,11 @@ class OffloadAttempt {
   std::optional<Error> error_;
 };
 
-/// `CallTask`: the collective in the server group.
+/// The task of an attempt. `CallTask`: the collective in the server group.
 template <typename CallTask>
 class AttemptTask final : public CallTask {
  public:
-  /// The others are those of CallTask.
+  /// `arguments`: those of CallTask.
   template <typename... Arguments>
   explicit AttemptTask(std::shared_ptr<OffloadAttempt> attempt, Arguments&&... arguments)
       : CallTask(std::forward<Arguments>(arguments)...), attempt_(std::move(attempt)) {}
@@ -70,7 +70,7 @@ class AttemptTask final : public CallTask {
   int first_server() const override { return attempt_->grant()->first_server(); }
 
  protected:
-  // The choice for an attempt is known, so nothing else precedes it.
+  // The choice for an attempt is already known, so only the grant precedes it.
   std::shared_ptr<Task> prerequisite(Locked& locked) override {
     CallTask::prerequisite(locked);
     return attempt_->grant();

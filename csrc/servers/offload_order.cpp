@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kTextTimeout{60'000};
 enum class Kind : uint8_t { kPlanned, kBlocks, kFabric };
 
 struct OrderBytes {
-  uint64_t bytes = 0;   // of the tensor; of a Fabric: of its text, which follows
+  uint64_t bytes = 0;   // length of the tensor, or of the Fabric's text, which follows
   uint64_t agreed = 0;  // see CollectiveCall and SparseCall
   int64_t timeout = 0;  // milliseconds
   int32_t root = -1;
@@ -39,7 +39,7 @@ struct OrderBytes {
 };
 static_assert(std::is_trivially_copyable_v<OrderBytes>);
 
-/// A receive that is not late, however long it takes.
+/// Receives an order. It has no timeout and is never reported as late.
 class AwaitedOrder final : public Task {
  public:
   explicit AwaitedOrder(std::shared_ptr<Group> servers)
@@ -83,9 +83,11 @@ std::shared_ptr<MessageTask> message(const std::shared_ptr<Group>& servers,
 PlannedOrder planned(const OrderBytes& wire, int ranks) {
   const auto collective = static_cast<Collective>(wire.collective);
   const bool has_root = collective == Collective::kReduce;
-  if (collective != Collective::kAllReduce && !has_root) refuse("it is no reduction");
-  if (wire.reduce > static_cast<uint8_t>(ReduceKind::kBitXor)) refuse("an unknown reduction");
-  if (has_root ? wire.root < 0 || wire.root >= ranks : wire.root != -1) refuse("its root");
+  if (collective != Collective::kAllReduce && !has_root) refuse("it is not a reduction");
+  if (wire.reduce > static_cast<uint8_t>(ReduceKind::kBitXor))
+    refuse("it has an unknown reduction");
+  if (has_root ? wire.root < 0 || wire.root >= ranks : wire.root != -1)
+    refuse("its root is not valid");
   PlannedOrder order;
   CollectiveCall& call = order.call;
   call.collective = collective;
@@ -113,7 +115,7 @@ SparseOrder blocks(const OrderBytes& wire, int ranks, int servers) {
   return order;
 }
 
-/// What goes on the wire; a Fabric's text follows.
+/// Writes an order in its wire form. The text of a Fabric follows in another message.
 struct Writer {
   OrderBytes& wire;
 
@@ -168,14 +170,14 @@ OffloadOrder receive_order(const std::shared_ptr<Group>& servers, int ranks) {
   carry_out(*servers, task);
   const OrderBytes& wire = task->wire();
   const auto timeout = std::chrono::milliseconds(wire.timeout);
-  if (wire.kind > static_cast<uint8_t>(Kind::kFabric)) refuse("of an unknown kind");
+  if (wire.kind > static_cast<uint8_t>(Kind::kFabric)) refuse("it is of an unknown kind");
   const auto kind = static_cast<Kind>(wire.kind);
   if (kind != Kind::kFabric) {
     if (wire.dtype >= static_cast<uint8_t>(DType::kBytes)) refuse("it has no elements");
     if (kind == Kind::kPlanned) return {planned(wire, ranks), timeout};
     return {blocks(wire, ranks, servers->world_size() - ranks), timeout};
   }
-  if (wire.bytes > kMaxFabricBytes) refuse("a Fabric that is too long");
+  if (wire.bytes > kMaxFabricBytes) refuse("its Fabric is too long");
   const auto text = std::make_shared<std::string>(wire.bytes, '\0');
   carry_out(*servers, message(servers, MessageTask::Direction::kReceive, 0, kTextTag,
                               std::as_writable_bytes(std::span(*text)), text));

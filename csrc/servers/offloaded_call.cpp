@@ -17,7 +17,7 @@ class OffloadedCall::Vote final : public Prerequisite {
         verdicts_(std::move(verdicts)),
         attempt_(std::move(attempt)) {}
 
-  bool names_late() const override { return false; }  // the attempt does
+  bool names_late() const override { return false; }  // the attempt names them
   bool is_needed(Locked& locked) const override { return !verdicts_->is_dropped(locked); }
   std::unique_ptr<Job> contribute(Locked&, Group&) override {
     memory()[0] = std::byte{verdicts_->word_of(*attempt_->grant(), attempt_->error())};
@@ -58,7 +58,7 @@ std::shared_ptr<Task> OffloadedCall::vote(Locked& locked, const Task& call, uint
 
 bool OffloadedCall::is_decided(Locked& locked) {
   if (!voting_) return true;
-  // If it failed, so will the call with its group.
+  // If the vote failed, its group fails, and the call with it.
   if (!voting_->done() || voting_->error()) return false;
   vote_->absorb(locked);
   was_served_ = vote_->was_served();

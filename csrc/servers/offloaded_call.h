@@ -1,13 +1,13 @@
-// OffloadedCall: a call of the ranks that servers attempt first (servers/server_group.h): the vote
-// on the attempt, and what follows from it.
+// OffloadedCall: a call of the ranks that servers attempt first (servers/server_group.h). It makes
+// the ranks vote on the attempt, and acts on the result of the vote.
 //
 // The vote is a prerequisite of the call. It begins when the attempt is done on this rank. So when
 // the vote is complete, the attempt is done on all ranks, and nothing touches their memory any
-// more. Once the server group is dropped, votes say nothing, and each call only waits for the end
+// more. Once the server group is dropped, there are no votes, and each call only waits for the end
 // of its attempt.
 //
-// OffloadedTask decorates the task of the call: it ends at once if the attempt has brought the
-// result. Else it puts back what the attempt has overwritten, and then runs.
+// OffloadedTask decorates the task of the call. It ends at once if the attempt has produced the
+// result. Otherwise it restores what the attempt has overwritten, and then runs the call.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,14 @@ class CollectiveTask;
 
 class OffloadedCall {
  public:
-  /// How what the attempt may have overwritten is put back; without `run`: it overwrites nothing.
+  /// Restores what the attempt may have overwritten. If `run` is empty, the attempt overwrites
+  /// nothing.
   struct Undo {
     std::function<void()> run;
     size_t bytes = 0;
   };
 
-  /// `task`: of the attempt.
+  /// `task`: the task of the attempt.
   OffloadedCall(std::shared_ptr<Verdicts> verdicts, std::shared_ptr<Task> task,
                 std::shared_ptr<OffloadAttempt> attempt, Undo undo)
       : verdicts_(std::move(verdicts)),
@@ -42,20 +43,21 @@ class OffloadedCall {
         attempt_(std::move(attempt)),
         undo_(std::move(undo)) {}
 
-  /// The attempt, to be submitted right before the call.
+  /// The attempt. It must be submitted right before the call.
   const std::shared_ptr<Task>& task() const { return task_; }
 
-  // For the call.
+  // Called by the task of the call.
 
-  /// The all-reduce of what the ranks say of the attempt, which precedes `call`. `agreed`: what the
-  /// ranks must agree on. `plans`: of the ranks' own group.
+  /// The vote: an all-reduce of the outcome of the attempt on each rank, which precedes `call`.
+  /// `agreed`: a number that must be equal on all ranks. `plans`: those of the ranks' own group.
   std::shared_ptr<Task> vote(Locked& locked, const Task& call, uint32_t agreed,
                              const std::shared_ptr<PlanCache>& plans);
-  /// False until the vote is complete.
+  /// Whether the vote is complete.
   bool is_decided(Locked& locked);
-  /// Whether the attempt has brought the result. Only once it is decided.
+  /// Whether the attempt has produced the result. Only once it is decided.
   bool was_served() const { return was_served_; }
-  /// To be run before a call that was not served reads its memory; null: nothing is.
+  /// A job that must run before a call that was not served reads its memory; null: there is nothing
+  /// to restore.
   std::unique_ptr<Job> restoring() const;
   size_t restored_bytes() const { return undo_.bytes; }
 
@@ -72,12 +74,13 @@ class OffloadedCall {
   bool was_served_ = false;
 };
 
-/// `CallTask`: the call in the ranks' own group, for which each rank knows its Plan.
+/// The task of an offloaded call. `CallTask`: the call in the ranks' own group. Each rank knows its
+/// Plan without a broadcast.
 template <typename CallTask>
 class OffloadedTask final : public CallTask {
  public:
-  /// To be submitted right after the attempt. `plans`: of the ranks' own group. The others are
-  /// those of CallTask.
+  /// Must be submitted right after the attempt. `plans`: those of the ranks' own group.
+  /// `arguments`: those of CallTask.
   template <typename... Arguments>
   OffloadedTask(std::shared_ptr<OffloadedCall> offload, std::shared_ptr<PlanCache> plans,
                 Arguments&&... arguments)
@@ -85,7 +88,7 @@ class OffloadedTask final : public CallTask {
         offload_(std::move(offload)),
         plans_(std::move(plans)) {}
 
-  // All ranks must know alike whether servers still count.
+  // If the call failed alone, ranks could disagree on whether the server group is still in use.
   bool can_fail_alone(bool) const override { return false; }
   void report(FlightRecord& record, NameTable& names) const override {
     offload_->was_served() ? offload_->task()->report(record, names)
@@ -93,7 +96,7 @@ class OffloadedTask final : public CallTask {
   }
 
  protected:
-  // If there can be no vote, the call is submitted all the same, so that its group fails with it.
+  // If there can be no vote, the call is submitted all the same, and fails with its group.
   std::shared_ptr<Task> prerequisite(Locked& locked) override {
     CallTask::prerequisite(locked);
     try {
@@ -107,7 +110,7 @@ class OffloadedTask final : public CallTask {
     if (no_vote_) std::rethrow_exception(no_vote_);
     if (this->group().departure().find_missing(this->sequence()) >= 0) return true;
     if (!offload_->is_decided(locked)) {
-      this->record(locked).warn_at = TimePoint::max();  // the attempt says who is late
+      this->record(locked).warn_at = TimePoint::max();  // the attempt reports late ranks
       return false;
     }
     return offload_->was_served() || CallTask::reserve(locked);
@@ -133,7 +136,7 @@ class OffloadedTask final : public CallTask {
  private:
   const std::shared_ptr<OffloadedCall> offload_;
   const std::shared_ptr<PlanCache> plans_;
-  std::exception_ptr no_vote_;      // why there is none
+  std::exception_ptr no_vote_;      // why there can be no vote
   std::unique_ptr<Job> restoring_;  // until it has run
 };
 

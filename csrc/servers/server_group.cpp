@@ -23,12 +23,13 @@
 namespace q7x2 {
 namespace {
 
-// What rank 0 says instead of a Fabric: all members find out.
+// Rank 0 sends this instead of a Fabric. All members then measure the servers.
 constexpr std::string_view kMeasure = "measure";
-// An attempt gives up while there is time for the call itself.
+// An attempt has this fraction of the call's timeout, so that time is left for the call itself.
 constexpr int kShareOfTimeout = 2;
 
-/// The key of the server's host: that of a rank's host, where it runs on one.
+/// The key of the server's host. If a rank runs on the same host, it is the key in the ranks'
+/// Fabric.
 std::string key_of(const Group& servers, int ranks, const Fabric& of_ranks, int server) {
   const std::string& key = servers.membership().peer_info(server).host_key;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -39,7 +40,8 @@ std::string key_of(const Group& servers, int ranks, const Fabric& of_ranks, int 
   return key;
 }
 
-/// The rack of the ranks whose hosts are in the same rack of `all`, which has all members.
+/// The server's rack, as the ranks' Fabric numbers racks: that of a rank which `all`, the Fabric of
+/// all members, puts in the same rack as the server.
 int rack_of(const Fabric& of_ranks, const Fabric& all, int server) {
   for (int rank = 0; rank < of_ranks.world_size(); ++rank) {
     if (all.rack_of(rank) == all.rack_of(server)) return of_ranks.rack_of(rank);
@@ -108,7 +110,7 @@ std::shared_ptr<const Fabric> survey_servers(const std::shared_ptr<Group>& serve
   auto fabric = std::make_shared<const Fabric>(fabric_from_json(text));
   if (fabric->world_size() != ranks ||
       static_cast<int>(fabric->servers.size()) != servers->world_size() - ranks) {
-    throw Error(ErrorCode::kMismatch, "rank 0 tells a Fabric of other ranks and servers", 0);
+    throw Error(ErrorCode::kMismatch, "rank 0 sent a Fabric that has other ranks or servers", 0);
   }
   return fabric;
 }
@@ -141,7 +143,7 @@ std::shared_ptr<OffloadedCall> ServerGroup::attempt(const CollectiveCall& call, 
   const CallShape shape = shape_of(call);
   PlannedCall planned{
       .call = call, .plans = plans_, .entry = plans_->open_alone(shape), .counting = {}};
-  planned.call.algorithms.clear();  // servers know none
+  planned.call.algorithms.clear();  // an order does not carry them
   const std::chrono::milliseconds share = timeout / kShareOfTimeout;
   if (group_->rank() == 0 && !is_broken()) {
     const Choice& choice = planned.entry->choice();

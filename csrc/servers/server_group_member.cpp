@@ -22,7 +22,7 @@
 namespace q7x2 {
 namespace {
 
-// With fewer a rank would often wait for a result before it may send.
+// With fewer slots a rank would often have to wait for a result before it may send.
 constexpr size_t kFewestSlots = 4;
 
 class Follower {
@@ -73,7 +73,7 @@ class Follower {
                                         std::min(window, kFewestSlots), window);
   }
 
-  /// `slots`: null where rank 0 does not want the attempt.
+  /// `slots`: null if rank 0 does not want the attempt.
   template <typename CallTask, typename Call>
   void attend(const std::shared_ptr<TakenSlots>& slots, Call&& call,
               std::shared_ptr<void> keep_alive) {
@@ -96,7 +96,7 @@ class Follower {
   const std::shared_ptr<Planner> planner_;
   const std::shared_ptr<PlanCache> plans_;
   const std::shared_ptr<SlotPool> pool_;
-  std::chrono::milliseconds timeout_{0};  // of the order
+  std::chrono::milliseconds timeout_{0};  // the last order's
   std::deque<std::shared_ptr<Task>> tasks_;
   uint64_t declined_ = 0;
 };

@@ -8,7 +8,7 @@
 namespace q7x2 {
 namespace {
 
-// From kServer on: the server of that number has failed.
+// The words of a vote. kServer + i: server i has failed.
 constexpr uint8_t kSucceeded = 0;
 constexpr uint8_t kDeclined = 1;
 constexpr uint8_t kUnwanted = 2;

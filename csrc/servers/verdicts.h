@@ -1,8 +1,8 @@
-// Verdicts: what the ranks say of attempts by servers, and what follows from it.
+// Verdicts: the votes of the ranks on attempts by servers, and what follows from them.
 //
-// Each rank says a word about an attempt that is done on it: it succeeded, the servers had no room,
-// nobody wanted it, or who has failed. The greatest word of all ranks counts. After a failure the
-// server group is dropped, and attempts count no more.
+// When an attempt is done on a rank, the rank votes with one byte, its word: the attempt succeeded,
+// the servers had no slots, rank 0 did not want it, or who has failed. The greatest word of all
+// ranks counts. After a failure the server group is dropped, and further votes are ignored.
 #pragma once
 
 #include <atomic>
@@ -26,18 +26,18 @@ class Verdicts {
 
   const std::vector<std::string>& names() const { return names_; }
 
-  /// What this rank says of an attempt that had this grant, and ended with `error`.
+  /// The word of this rank for an attempt that had this grant and ended with `error`.
   uint8_t word_of(const CreditGrant& grant, const std::optional<Error>& error) const;
-  /// Takes the word of all ranks. True: the attempt has brought the result.
+  /// Applies the greatest word of all ranks. Returns whether the attempt has produced the result.
   bool take(Locked& locked, uint8_t word);
-  /// Changes only between the same two calls on all ranks, in their order.
+  /// Whether the server group was dropped. Changes only between the same two calls on all ranks.
   bool is_dropped(Locked&) const { return is_dropped_; }
 
   // Any thread.
 
   /// Number of calls that were served so far.
   uint64_t served() const { return served_; }
-  /// Number of those for which servers had no slots.
+  /// Number of calls for which the servers had no slots.
   uint64_t declined() const { return declined_; }
 
  private:
