@@ -1,13 +1,13 @@
-// BlockMap: where the blocks of the slices in progress lie.
+// BlockMap: where the blocks of the slices in progress are.
 //
-// A slice in progress holds a place in the window, with scratch memory of its own and room for its
-// messages. A receive through shared memory into a scratch block moves nothing: until the slice is
-// complete, or something else is written to the block, it *is* the sender's memory. So it is with
-// coded blocks. What ranks of this host receive lies in this rank's shared memory
-// (executor/collective/shared_staging.h): a send copies its block there, or the op that makes the
-// block writes it there.
+// A slice in progress has a place in the window, with its own scratch memory and room for its
+// messages. A receive through shared memory into a scratch block copies nothing: the block *is* the
+// sender's memory until the slice is complete, or until something else is written to the block. The
+// same holds for coded blocks. What ranks of this host receive is in this rank's shared memory
+// (executor/collective/shared_staging.h): either the send copies its block there, or the op that
+// makes the block writes it there.
 //
-// Under the lock.
+// All functions are called under the reactor's lock.
 #pragma once
 
 #include <cstddef>
@@ -30,42 +30,45 @@ class BlockMap {
  public:
   using Memory = std::pmr::memory_resource;
   using Step = DagWindow::Step;
-  /// Whether a stage of a slice has its block yet.
+  /// Whether a stage of a slice contains its block.
   enum class StageState : uint8_t { kNo, kOnItsWay, kYes };
 
-  /// Both must stay.
+  /// `run` and `memory` must outlive it.
   BlockMap(const CallRun& run, Memory* memory)
       : run_(run), memory_(memory), staging_(memory), slices_(memory) {}
-  /// After an error only: the pool wants the lock, which is not held here.
+  /// Frees what is left after an error. It cannot go to the ScratchPool, which needs the lock.
   ~BlockMap();
   BlockMap(const BlockMap&) = delete;
   BlockMap& operator=(const BlockMap&) = delete;
 
-  /// With a Plan: what ranks of this host receive is staged.
+  /// Stages what ranks of this host receive. The call must have a Plan.
   void share(const Group& group) { staging_ = SharedStaging(run_.plan(), group, memory_); }
   const SharedStaging& staging() const { return staging_; }
   SharedStaging& staging() { return staging_; }
 
-  /// Before the first slice: the memory of all places.
+  /// Allocates the memory of all places. Called before the first slice.
   void allocate(const Residence::Run& run, size_t places, ScratchPool& pool);
   bool is_allocated() const { return !slices_.empty(); }
-  /// A slice takes a place.
+  /// Slice number `slice` takes a place.
   void open(uint32_t place, size_t slice);
   size_t slice(uint32_t place) const { return slices_[place].number; }
-  /// The slice is complete, or the call has failed: returns what other ranks have staged for it.
+  /// Returns what other ranks have staged for the slice, or for all slices. Called when the slice
+  /// is complete, or the call has failed.
   void release_held(Locked& locked, uint32_t place, GroupMessages& messages);
   void release_held(Locked& locked, GroupMessages& messages);
-  /// After the last slice.
+  /// Returns the memory to the pool. Called after the last slice.
   void free(ScratchPool& pool);
 
-  /// Where a block lies. `length`: of its elements; a coded block is as long as its message.
+  /// Where a block is. `length`: bytes of its elements; a coded block has the length of its
+  /// message.
   Region region(uint32_t place, const Block& block, size_t length) const {
     const Slice& slice = slices_[place];
     if (block.is_coded()) return slice.coded_at[block.index];
     if (block.space == Space::kScratch) return {slice.scratch_at[block.index], length};
     return run_.slicing().part(block, slice.number);
   }
-  /// The same for a block that is about to be overwritten.
+  /// The same for a block that is about to be overwritten: a scratch block gets its own memory
+  /// again.
   Region writable(uint32_t place, const Block& block, size_t length) {
     if (block.space == Space::kScratch) {
       slices_[place].scratch_at[block.index] = own_scratch(place, block.index);
@@ -80,7 +83,7 @@ class BlockMap {
     const size_t most = run_.coder()->max_bytes();
     return {slices_[place].own.messages + index * most, most};
   }
-  /// From here on the block lies at `region`; only a coded block needs its length.
+  /// From now on the block is at `region`. Only a coded block needs the length.
   void move(uint32_t place, const Block& block, Region region) {
     if (block.is_coded()) {
       slices_[place].coded_at[block.index] = region;
@@ -93,14 +96,14 @@ class BlockMap {
   void set_stage(Step step, StageState state) {
     slices_[step.place].staged[run_.op(step.op).stage] = state;
   }
-  /// An op is about to write to its stage: returns where that is. Null: its block has no stage.
+  /// An op is about to write to its stage: returns the address. Null: its block has no stage.
   std::byte* begin_stage(Step step) {
     const Op& op = run_.op(step.op);
     if (!staging_.carries(op)) return nullptr;
     set_stage(step, StageState::kOnItsWay);
     return staging_.at(step.place, op);
   }
-  /// An op is complete: if it has written to its stage, the block is there.
+  /// An op is complete: if it wrote to its stage, the stage now contains the block.
   void end_stage(Step step) {
     const auto& staged = slices_[step.place].staged;
     const uint16_t stage = run_.op(step.op).stage;
@@ -109,7 +112,7 @@ class BlockMap {
     }
   }
 
-  /// A message of `source` is in use by the slice, until that is complete or `let_go`.
+  /// The slice uses a message of `source` until the slice is complete, or until `let_go`.
   void hold(uint32_t place, int source, const ShmChannel::Message& message) {
     slices_[place].held.emplace_back(source, message);
   }
@@ -121,7 +124,8 @@ class BlockMap {
         : staged(memory), scratch_at(memory), coded_at(memory), held(memory) {}
 
     size_t number = 0;
-    Residence::Memory own;                                       // of blocks and messages
+    // Memory of its scratch and coded blocks.
+    Residence::Memory own;
     std::pmr::vector<StageState> staged;                         // by stage
     std::pmr::vector<std::byte*> scratch_at;                     // by scratch block
     std::pmr::vector<Region> coded_at;                           // by coded block: its message

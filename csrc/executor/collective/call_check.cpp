@@ -8,7 +8,7 @@
 namespace q7x2 {
 namespace {
 
-/// What a rank keeps for itself, as indices of regions.
+/// The indices of the regions between which a rank moves its own part.
 struct Own {
   size_t input = 0;
   size_t output = 0;
@@ -95,7 +95,7 @@ bool overlaps(const CollectiveCall& call, int rank) {
   constexpr std::less<const std::byte*> before;
   const auto end_of = [](const Region& region) { return region.data + region.bytes; };
 
-  // Nearly always all inputs lie apart from all outputs.
+  // Usually all inputs are before or after all outputs, which is cheap to check.
   const auto hull = [&](const std::vector<Region>& regions) {
     Region all;
     const std::byte* end = nullptr;
@@ -122,7 +122,7 @@ bool overlaps(const CollectiveCall& call, int rank) {
   }
   std::sort(outputs.begin(), outputs.end(),
             [&](const Region& a, const Region& b) { return before(a.data, b.data); });
-  // By output: where it and all before it end.
+  // For each output the largest end of it and all outputs before it.
   std::vector<const std::byte*> ends;
   for (const Region& output : outputs) {
     const std::byte* end = end_of(output);

@@ -1,9 +1,9 @@
-// CallRun: a call with all that follows from it before any of its messages: the choice that it is
-// made by, how that cuts the data, the coder of its messages, and where its elements are.
+// CallRun: a call and all that is known of it before its first message: the choice by which it
+// runs, its slices, the coder of its messages, and the residence of its elements.
 //
-// The choice may come later than the task, with what precedes the call
-// (executor/collective/prerequisite.h). It depends on the number of the call among those of its
-// kind, and how long the call takes is of use for the next choices (plan/choose/refinement.h).
+// The choice may be made later than the task, by the prerequisites of the call
+// (executor/collective/prerequisite.h). It depends on the number of the call among the calls of its
+// kind. The time that the call takes is recorded for the next choices (plan/choose/refinement.h).
 #pragma once
 
 #include <cstddef>
@@ -26,36 +26,36 @@ class CallRun {
   CallRun& operator=(const CallRun&) = delete;
 
   const CollectiveCall& call() const { return call_; }
-  /// What the ranks must agree on, as one number.
+  /// A hash of all that the ranks must agree on.
   uint64_t fingerprint() const { return fingerprint_; }
 
-  // How it is made.
+  // The choice by which the call runs.
 
-  /// The call is submitted: gives it its number among the calls of its kind.
+  /// Called when the call is submitted: gives it its number among the calls of its kind.
   void count(Locked&);
   uint64_t number() const { return number_; }
   const std::shared_ptr<PlanCache>& plans() const { return plans_; }
   const std::shared_ptr<PlanCache::Entry>& entry() const { return entry_; }
-  /// Takes the choice for the call, once there is one. Calls with a codec have the same choice
-  /// whatever their number.
+  /// Takes the choice for the call. Returns false if there is none yet. Calls with a codec have the
+  /// same choice whatever their number.
   bool choose();
   bool has_plan() const { return choice_.plan != nullptr; }
 
-  // Only with a Plan.
+  // The functions below require a Plan.
 
   const Choice& choice() const { return choice_; }
   const Plan& plan() const { return *choice_.plan; }
   const Op& op(uint32_t index) const { return choice_.plan->ops[index]; }
-  /// For which the choice was made; null: for the one that was measured first.
+  /// The Fabric for which the choice was made; null: the one that was measured first.
   const std::shared_ptr<const Fabric>& fabric() const { return fabric_; }
   const Slicing& slicing() const { return slicing_; }
   Slicing& slicing() { return slicing_; }
-  /// Null: the call is not coded.
+  /// Null if the call has no codec.
   BlockCoder* coder() const { return coder_.get(); }
-  /// Whether the codec has to pass over the whole input before the first slice.
+  /// Whether the codec must read the whole input before the first slice.
   bool selects() const;
 
-  /// From here on its time counts, until `end`.
+  /// The call is measured from `begin` to `end`.
   void begin() { began_ = plans_->clock().begin(is_measured_); }
   void end();
 
@@ -63,7 +63,7 @@ class CallRun {
 
   Residence& residence() const { return *residence_; }
   void set_residence(std::unique_ptr<Residence> residence);
-  /// Returns the residence that `replacement` replaces.
+  /// Replaces the residence. Returns the old one.
   std::unique_ptr<Residence> replace_residence(std::unique_ptr<Residence> replacement);
   Residence::Run for_residence() { return {call_, choice_, slicing_, coder_.get()}; }
 
@@ -78,11 +78,11 @@ class CallRun {
   Choice choice_;
   size_t choice_index_ = 0;
   bool is_measured_ = false;
-  int64_t began_ = 0;  // by the clock of the plans
+  int64_t began_ = 0;  // time on the clock of the plans
   std::shared_ptr<const Fabric> fabric_;
   Slicing slicing_;
   std::unique_ptr<BlockCoder> coder_;
-  std::unique_ptr<Residence> chosen_residence_;  // null: the host
+  std::unique_ptr<Residence> chosen_residence_;  // null: the elements are on the host
   Residence* residence_ = &Host::of_process();
 };
 

@@ -1,3 +1,4 @@
+// carry_out: runs a task and waits for it.
 #pragma once
 
 #include <memory>

@@ -15,23 +15,24 @@ namespace {
 constexpr std::array kMeasured = {"fp32", "fp16",    "bf16",   "fp8_e4m3", "fp8_e5m2",
                                   "int8", "int6",    "int4",   "int3",     "int2",
                                   "qsgd", "ternary", "onebit", "sign",     "hadamard+int8"};
-// Stand for all selections: what a message takes is counted as linear in what it holds.
+// Two selections represent all: the cost of a message is interpolated linearly in the share of the
+// elements that it contains.
 struct Selected {
   const char* name;
   double share;
 };
 constexpr std::array kSelected = {Selected{"topk:0.01", 0.01}, Selected{"topk:0.1", 0.1}};
 constexpr size_t kSelectFrom = size_t{1} << 20;
-constexpr size_t kSelectedCount = size_t{1} << 17;  // parts are longer where few elements are sent
-// As long as a part of a slice, so that it stays in the caches in which such a part does.
+constexpr size_t kSelectedCount = size_t{1} << 17;  // parts are longer if few elements are sent
+// Elements per measurement: as many as a part of a slice has, so that they stay in the same caches.
 constexpr size_t kCount = size_t{1} << 15;
 constexpr int kTimes = 2;
 
-// What a core encodes and decodes a second, in terms of what it copies, where nobody has measured.
+// Rates of encoding and decoding relative to copying, for codecs that were not measured.
 constexpr double kEncodeShare = 0.6;
 constexpr double kDecodeShare = 1.5;
 
-/// Bytes of fp32 a second: the best of a few, since whatever else runs can only make it slower.
+/// Bytes of fp32 per second. The best of a few runs, because other load can only slow a run down.
 template <class Body>
 double rate_of(size_t count, Body body) {
   double rate = 0;
@@ -45,7 +46,7 @@ double rate_of(size_t count, Body body) {
   return rate;
 }
 
-/// What the names in kMeasured stand for: asked for in every call, parsed once.
+/// The parsed names in kMeasured. Every call needs them, so they are parsed once.
 const std::vector<ValueSpec>& measured_values() {
   static const std::vector<ValueSpec> values = [] {
     std::vector<ValueSpec> all;
@@ -55,7 +56,7 @@ const std::vector<ValueSpec>& measured_values() {
   return values;
 }
 
-/// The measured codec that is most like it; null: there is none.
+/// The measured codec that is most similar; null if there is none.
 const char* kin(const ValueSpec& value) {
   for (size_t i = 0; i < kMeasured.size(); ++i) {
     const ValueSpec& measured = measured_values()[i];
@@ -73,7 +74,7 @@ std::vector<float> noise(size_t count) {
   return values;
 }
 
-/// The pass over a whole tensor, and then its messages.
+/// Measures the pass over a whole tensor, and then the messages of the selection.
 Fabric::CodecRate measure_selection(const char* name, const std::vector<float>& values) {
   const Codec codec(parse_codec(name));
   std::vector<float> sum(kSelectedCount);
@@ -128,7 +129,8 @@ namespace {
 
 using CodecRate = Fabric::CodecRate;
 
-/// Of one host; of the slowest of all hosts for -1, since the others wait for it.
+/// The rates of one host. For host -1: each rate is that of the slowest host, because the others
+/// wait for it.
 class HostRates {
  public:
   HostRates(const Fabric& fabric, int host) : fabric_(fabric), first_(host), end_(host + 1) {
@@ -151,7 +153,8 @@ class HostRates {
     if (of_first == nullptr) return std::nullopt;
     CodecRate slowest = *of_first;
     for (int host = first_ + 1; host < end_; ++host) {
-      // Most hosts have no rates of their own, and a first one that has none counts for them all.
+      // Hosts without own rates all have the rates of the Fabric, which were looked up for the
+      // first one.
       if (fabric_.hosts[static_cast<size_t>(host)].rates.empty() &&
           fabric_.hosts[static_cast<size_t>(first_)].rates.empty()) {
         continue;
@@ -172,13 +175,13 @@ class HostRates {
   int first_, end_;
 };
 
-/// Rates of a selection's messages that hold `share` of the elements.
+/// Rates of messages that contain a given share of the elements.
 class SelectionRates {
  public:
   explicit SelectionRates(const HostRates& rates)
       : few_(rates.find(kSelected[0].name)), many_(rates.find(kSelected[1].name)) {}
 
-  /// Both were measured, sums too.
+  /// Whether both selections were measured, with their sums.
   explicit operator bool() const { return is_known(few_) && is_known(many_); }
 
   double at(double share, double Fabric::CodecRate::*rate) const {
@@ -202,7 +205,8 @@ class SelectionRates {
 CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, int host) {
   const HostRates rates(fabric, host);
   const auto bytes = static_cast<double>(element_size(dtype));
-  const double widths = bytes / sizeof(float);  // rates are of fp32, a call's bytes of its elements
+  // Rates count fp32 bytes, calls count bytes of their elements.
+  const double widths = bytes / sizeof(float);
   const double copy_rate = rates.copy();
   CodingCost::Message message{.encode_rate = copy_rate * kEncodeShare,
                               .decode_rate = copy_rate * kDecodeShare};
@@ -222,7 +226,7 @@ CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, in
   }
   for (int summed = 1; summed <= fabric.world_size(); ++summed) {
     message.ratio = codec.sum_bits(summed) / (8 * bytes);
-    // They have filled up, or do not.
+    // From here on sums do not get longer.
     if (!cost.messages.empty() && message.ratio == cost.messages.back().ratio) break;
     if (is_measured) {
       const double share = codec.sum_share(summed);

@@ -1,4 +1,4 @@
-// What codecs cost: measured by the probe, kept in the Fabric, asked for by the planner.
+// The rates of codecs: the probe measures them, the Fabric stores them, and the planner uses them.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,14 @@
 
 namespace q7x2 {
 
-/// Encodes (errors kept) and decodes (adding) a block with a codec of each kind, on this core.
-/// Takes a few milliseconds.
+/// Measures a codec of each kind on this core: encodes a block and keeps the errors, and decodes it
+/// and adds. Takes a few milliseconds.
 std::vector<Fabric::CodecRate> measure_codecs();
 
-/// What the planner counts with for elements of `dtype`. A codec that was not measured counts like
-/// the measured one of its kind, and where there is none, by its share of the copy rate. `host`:
-/// whose rates count; -1: of each the slowest host's, since the others wait for it.
+/// The cost of coding elements of `dtype`, for the planner. A codec that was not measured has the
+/// rates of the measured codec of its kind, or, if there is none, a share of the copy rate. `host`:
+/// the host whose rates count; -1: each rate is that of the slowest host, because the others wait
+/// for it.
 CodingCost coding_cost(const Codec& codec, DType dtype, const Fabric& fabric, int host = -1);
 
 }  // namespace q7x2

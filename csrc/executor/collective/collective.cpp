@@ -13,11 +13,12 @@
 namespace q7x2 {
 namespace {
 
-// What passes over so few bytes takes less time than to look at the clock, and to let the lock go
-// and take it again.
+// A job of at most this many bytes takes less time than reading the clock, or than releasing and
+// retaking the lock.
 constexpr size_t kTiny = 4096;
 
-// Jobs that others need not wait for are run with the lock held. Codecs take longer for a byte.
+// Whether a job runs at once, with the lock held. Codecs take longer per byte, so their limit is
+// lower.
 bool is_short(const OpJob& job, size_t bytes) {
   const bool is_dense = job.kind == OpJob::Kind::kCopy || job.kind == OpJob::Kind::kReduce;
   return job.worker == nullptr && bytes <= (is_dense ? JobQueue::kSmall : kTiny);
@@ -31,7 +32,7 @@ size_t total_bytes(const std::vector<Region>& regions) {
 
 }  // namespace
 
-// --------------------------------------------------------------------------------- what it is
+// ------------------------------------------------------------------------------------ description
 
 void CollectiveTask::describe(FlightRecord& record) const {
   const CollectiveCall& call = run_.call();
@@ -63,7 +64,7 @@ std::string CollectiveTask::name() const {
   FlightRecord record;
   describe(record);
   record.sequence = sequence();
-  std::string details;  // in which calls of two ranks may differ
+  std::string details;  // further arguments, which may differ between the calls of two ranks
   if (call.divisor > 1) details += ", divided by " + std::to_string(call.divisor);
   if (call.coding) details += ", codec " + call.coding.codec->name();
   if (!call.algorithms.empty()) details += ", algorithms " + call.algorithms;
@@ -102,7 +103,8 @@ bool CollectiveTask::stalled(Locked& locked) {
 }
 
 void CollectiveTask::run_ready(Locked& locked) {
-  // Ops that complete at once make others ready: a work list, not recursion.
+  // An op that completes at once makes others ready. The loop of the outermost call runs these,
+  // without recursion.
   if (is_running_ready_) return;
   is_running_ready_ = true;
   while (!is_over(locked)) {
@@ -117,8 +119,9 @@ void CollectiveTask::run(Locked& locked, Step step) {
   const Op& op = run_.op(step.op);
   const size_t slice = blocks_.slice(step.place);
   const size_t length = run_.slicing().part(op.length_of, slice).bytes;
-  // Of uneven parts each pair exchanges the first slice, even if it is empty: so a rank that
-  // expects nothing notices one that sends it something, and the other way round.
+  // If parts are uneven, each pair of ranks exchanges the first slice even if it is empty. So a
+  // rank that expects nothing from a rank that sends something notices, and so does the sender in
+  // the opposite case.
   const bool is_message = op.kind == OpKind::kSend || op.kind == OpKind::kRecv;
   if (length == 0 && !(run_.call().uneven && is_message && slice == 0)) {
     complete(locked, step);
@@ -167,7 +170,7 @@ void CollectiveTask::launch(Locked& locked, OpJob& job) {
   accept(locked, job);
 }
 
-// Messages of other ranks are checked as they are read, in the job.
+// The job has checked the messages of other ranks that it read. Its error is thrown here.
 void CollectiveTask::accept(Locked& locked, OpJob& job) {
   try {
     job.check();
@@ -246,8 +249,7 @@ void CollectiveTask::complete(Locked& locked, Step step) {
   admit_slices(locked);
 }
 
-// --------------------------------------------------------- after the last slice, and after an
-// error
+// ------------------------------------------------------ after the last slice, and after an error
 
 void CollectiveTask::complete_last_slice(Locked& locked) {
   run_.end();
@@ -268,7 +270,8 @@ void CollectiveTask::conclude(Locked& locked) {
     fail(locked, Error(ErrorCode::kNotFinite, "infinities or NaNs in the result of " + name()));
     return;
   }
-  // With one it stays as it is until the group fails, with the calls of both ranks.
+  // With a leftover message, ranks have made different calls. Then this call stays unfinished until
+  // the group fails. The error names the calls of both ranks.
   if (!group().agreement().finds_leftover(locked)) finish(locked);
 }
 
@@ -283,8 +286,8 @@ void CollectiveTask::go_wrong(Locked& locked, const Error& error) {
   if (!is_over(locked)) group().fail_call(locked, *this, error);
 }
 
-// After an error it gives back what other ranks have staged, and has its own staging freed. No job
-// runs any more.
+// After an error, returns what other ranks have staged, and frees this rank's staging. No job runs
+// any more.
 void CollectiveTask::published(Locked& locked) {
   if (!error()) return;
   blocks_.release_held(locked, group().messages());

@@ -1,26 +1,28 @@
-// CollectiveTask: one collective in progress, a Plan run over the caller's buffers.
+// CollectiveTask: one collective in progress. It runs a Plan over the caller's buffers.
 //
-// The data is cut into slices (executor/call/slicing.h), and the Plan's DAG runs once for each: a
-// bounded window of slices at a time (plan/ir/dag_window.h). This class runs the DAG. It knows in
-// which order things happen, and what follows from what:
+// The data is cut into slices (executor/call/slicing.h). The Plan's DAG runs once per slice, for a
+// bounded window of slices at a time (plan/ir/dag_window.h). This class runs the DAG: it decides in
+// which order things happen. It has these parts:
 //
-//   CallRun        the call, the choice that it is made by, and where its elements are
-//   BlockMap       where the blocks of the slices in progress lie
-//   OpWork         what ops do to memory: jobs
+//   CallRun        the call, the choice by which it runs, and where its elements are
+//   BlockMap       where the blocks of the slices in progress are
+//   OpWork         the jobs that do the work of ops on memory
 //   MessagePorts   messages, and the check that all ranks make the same call
-//   Prerequisite   what a collective that precedes a call is for
+//   Prerequisite   the purpose of a collective that precedes a call
 //
-// Jobs run without the reactor's lock; those of a few KiB run at once, with it.
+// Jobs run without the reactor's lock. Jobs of a few KiB run at once, with the lock held.
 //
-// A call that has a prerequisite waits for its turn until that is complete. Then it has its Plan.
+// A call with a prerequisite waits for its turn until the prerequisite is complete. Then the call
+// has its Plan.
 //
 // The call's Residence knows where the elements are, and who runs jobs on them
 // (executor/residence/residence.h). A slice begins when its input has arrived. Until then it waits
-// for this rank's device alone, so ranks never wait for each other in a circle. A place in the
-// window is used again when all receivers are done with what was staged for its slice.
+// only for this rank's device, so ranks never wait for each other in a circle. A place in the
+// window is used again when all receivers have read what was staged for its slice.
 //
-// Before the first slice the input may have to be prepared, the elements to enter their residence,
-// and the codec to select what is sent. After the last one the elements may have to leave.
+// Before the first slice, the input may have to be prepared, the elements may have to enter their
+// residence, and the codec may have to select what is sent. After the last slice, the elements may
+// have to leave their residence.
 #pragma once
 
 #include <array>
@@ -52,29 +54,31 @@ namespace q7x2 {
 
 class CollectiveTask : public Task {
  public:
-  /// A task of a user's call: one of many, whose memory is used again.
+  /// Makes the task of a user's call. There are many such tasks, so their memory is recycled.
   static std::shared_ptr<CollectiveTask> make(std::shared_ptr<Group> group, PlannedCall&& planned,
                                               std::shared_ptr<void> keep_alive,
                                               std::chrono::milliseconds timeout);
-  /// The collective that `what` is for, to be submitted before `call`.
+  /// Makes the collective for `what`. It must be submitted before `call`.
   static std::shared_ptr<CollectiveTask> before(const Task& call,
                                                 std::shared_ptr<Prerequisite> what);
 
-  /// The memory in the call must stay until `keep_alive` is dropped, which happens when the task
-  /// goes. With a codec that balances parts, reads the whole input at once.
+  /// The memory in the call must stay valid until `keep_alive` is dropped, which happens when the
+  /// task is destroyed. If the codec balances parts, the constructor reads the whole input.
   CollectiveTask(std::shared_ptr<Group> group, PlannedCall&& planned,
                  std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
 
-  /// Before it is submitted: where its elements are. Without it: in host memory.
+  /// Where the elements are. Called before the task is submitted, unless they are in host memory.
   void set_residence(std::unique_ptr<Residence> residence);
-  /// Before it is submitted: `what` precedes it, directly. Not if its codec balances parts.
+  /// `what` directly precedes the call. Called before the task is submitted; not allowed if its
+  /// codec balances parts.
   void set_prerequisite(std::shared_ptr<Prerequisite> what);
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
-  /// What precedes a call brings news that all ranks must have. Who waits for a call of a device
-  /// may have gone on, so that only a later call can raise its error. Without a rank that has left
-  /// no later call succeeds, so nobody needs the news.
+  /// Whether the group stays usable if this call fails. It does not if the failed task is a
+  /// prerequisite, because all ranks need its result, nor if the elements are on a device, because
+  /// the caller may have gone on and only a later call can raise the error. If a rank has left, no
+  /// later call succeeds without it, so nobody needs the result.
   bool can_fail_alone(bool waits) const override {
     if (is_of_device()) return false;
     return lacks_rank_ || (!purpose_ && (waits || !prerequisite_) && !no_prerequisite_);
@@ -82,13 +86,13 @@ class CollectiveTask : public Task {
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
-  /// Only after `done`.
+  /// The algorithm of the Plan. Only after `done`.
   const std::string& algorithm() const { return run_.plan().algorithm; }
 
  protected:
   // Hooks of Task.
 
-  /// Called once, when the task is submitted: here calls get their numbers.
+  /// Called once, when the task is submitted. Calls get their numbers here.
   std::shared_ptr<Task> prerequisite(Locked& locked) override;
   bool reserve(Locked& locked) override;
   void start(Locked& locked) override;
@@ -102,41 +106,43 @@ class CollectiveTask : public Task {
   bool stalled(Locked& locked) override;
   void inputs_arrived(Locked& locked) override;
 
-  /// What the ranks must agree on, as one number.
+  /// A hash of all that the ranks must agree on.
   uint64_t fingerprint() const { return run_.fingerprint(); }
-  /// Before `reserve`: at most this many slices are in progress at once.
+  /// Limits the number of slices in progress at once. Called before `reserve`.
   void limit_window(size_t slices) { most_slices_ = slices; }
 
  private:
   using Step = DagWindow::Step;
 
-  // What precedes it.
+  // Prerequisites.
 
   static std::shared_ptr<CollectiveTask> make_prerequisite(std::shared_ptr<Group> group,
                                                            std::shared_ptr<Prerequisite> what,
                                                            std::chrono::milliseconds timeout);
-  /// What the choice for the call needs to precede it.
+  /// The prerequisites that the choice for the call needs, as a chain. Returns the last of them.
   std::shared_ptr<CollectiveTask> plan_prerequisite();
-  /// If it has a prerequisite, or could not have it: false until that is complete. Then it is
-  /// absorbed.
+  /// Returns false until the prerequisite is complete, and then absorbs it. Throws if the
+  /// prerequisite could not be made.
   bool absorbs_prerequisite(Locked& locked);
-  /// Of a prerequisite: false as long as this rank has not said what it has to say, and if nobody
-  /// has anything to say.
+  /// For a prerequisite: returns false until this rank has contributed. If no rank has anything to
+  /// contribute, finishes the task and returns false.
   bool has_contributed(Locked& locked);
-  /// What precedes it has failed, or a rank that it needs has left: it fails when it begins.
+  /// Whether the prerequisite has failed, or a rank that the call needs has left. Such a call fails
+  /// when it begins.
   bool is_hopeless() const;
 
   // Before the first slice.
 
-  /// It has its Plan.
+  /// Called when the call has its Plan.
   void plan_known();
-  /// How many slices may be in progress at once.
+  /// The largest number of slices in progress at once.
   size_t window() const;
-  /// Gives out the job that takes the elements in or out, for its next step.
+  /// Begins the next step of the job in which the elements enter or leave their residence.
   void move(Locked& locked);
-  /// The step that `move` has begun is complete.
+  /// Called when the step that `move` has begun is complete.
   void moved(Locked& locked);
-  /// Starts slices as far as the window goes, their input is there and staging is returned.
+  /// Starts slices as long as the window has room, their input has arrived, and staging was
+  /// returned.
   void admit_slices(Locked& locked);
 
   // Slices.
@@ -151,26 +157,30 @@ class CollectiveTask : public Task {
   // After the last slice, and after an error.
 
   void complete_last_slice(Locked& locked);
-  /// All results are where they belong.
+  /// Called when all results are in their place: finishes the call, or fails it if they are not
+  /// finite.
   void conclude(Locked& locked);
-  /// It goes wrong: on all ranks, and for some calls with the whole group (Group::fail_call).
+  /// The call fails on all ranks. Some calls fail the whole group (Group::fail_call).
   void go_wrong(Locked& locked, const Error& error);
 
   const std::shared_ptr<void> keep_alive_;
   CallRun run_;
-  std::shared_ptr<CollectiveTask> prerequisite_;    // until it is absorbed
-  std::exception_ptr no_prerequisite_;              // why it could not be made
-  std::shared_ptr<Prerequisite> purpose_;           // if this is a prerequisite: what it is for
-  std::weak_ptr<const Task> call_of_prerequisite_;  // then: the call
-  bool is_asked_ = false;                           // for its contribution
-  std::unique_ptr<Job> preparation_;                // until its input or contribution is made
-  bool lacks_rank_ = false;                         // it goes wrong because a rank has left
-  size_t most_slices_ = SIZE_MAX;                   // in progress at once
-  std::unique_ptr<ResidenceJob> moving_;            // as long as elements enter or leave
-  bool is_moving_ = false;                          // that job has begun
-  std::unique_ptr<InputSelection> selection_;       // until it has run
+  std::shared_ptr<CollectiveTask> prerequisite_;  // until it is absorbed
+  std::exception_ptr no_prerequisite_;            // why the prerequisite could not be made
+  // The purpose, if this is a prerequisite; otherwise null.
+  std::shared_ptr<Prerequisite> purpose_;
+  // The call that it precedes, if this is a prerequisite.
+  std::weak_ptr<const Task> call_of_prerequisite_;
+  bool is_asked_ = false;  // whether it was asked for its contribution
+  // Makes its input or contribution; null if that is done.
+  std::unique_ptr<Job> preparation_;
+  bool lacks_rank_ = false;                    // it fails because a rank has left
+  size_t most_slices_ = SIZE_MAX;              // limit of the slices in progress
+  std::unique_ptr<ResidenceJob> moving_;       // while elements enter or leave
+  bool is_moving_ = false;                     // whether that job has begun
+  std::unique_ptr<InputSelection> selection_;  // until it has run
   bool is_selecting_ = false;
-  // Of the lists below: a small call needs no other. Under the lock.
+  // The memory of the lists below. It suffices for a small call. Used under the lock.
   std::array<std::byte, 4096> own_memory_;
   std::pmr::monotonic_buffer_resource memory_{own_memory_.data(), own_memory_.size()};
   DagWindow dag_{&memory_};

@@ -1,4 +1,4 @@
-// A collective up to its first slice: how it is made, what precedes it, and what it needs to start.
+// CollectiveTask up to the first slice: the choice, the prerequisites, and the start.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -47,7 +47,7 @@ void CollectiveTask::set_residence(std::unique_ptr<Residence> residence) {
   run_.set_residence(std::move(residence));
 }
 
-// --------------------------------------------------------------------------- what precedes it
+// --------------------------------------------------------------------------------- prerequisites
 
 std::shared_ptr<CollectiveTask> CollectiveTask::make_prerequisite(
     std::shared_ptr<Group> group, std::shared_ptr<Prerequisite> what,
@@ -68,7 +68,7 @@ void CollectiveTask::set_prerequisite(std::shared_ptr<Prerequisite> what) {
   prerequisite_ = make_prerequisite(group_pointer(), std::move(what), timeout());
 }
 
-// If it cannot be made, the call is submitted all the same, so that its group fails with it.
+// If a prerequisite cannot be made, the call is submitted all the same, and fails with its group.
 std::shared_ptr<Task> CollectiveTask::prerequisite(Locked& locked) {
   run_.count(locked);
   if (prerequisite_) prerequisite_->call_of_prerequisite_ = weak_from_this();
@@ -76,7 +76,8 @@ std::shared_ptr<Task> CollectiveTask::prerequisite(Locked& locked) {
     return prerequisite_;
   }
   try {
-    // The Plan comes first. So the call itself absorbs what was given to it.
+    // The prerequisites of the Plan come first. So the call itself absorbs the one that it was
+    // given.
     std::shared_ptr<CollectiveTask>* first = &prerequisite_;
     while (*first) first = &(*first)->prerequisite_;
     *first = plan_prerequisite();
@@ -97,8 +98,8 @@ std::shared_ptr<CollectiveTask> CollectiveTask::plan_prerequisite() {
   return last;
 }
 
-// Tasks of a group begin in their order. So whatever precedes this call has brought its news, and
-// nothing that precedes a later one.
+// Tasks of a group begin in order. So when this runs, all prerequisites up to this call have been
+// absorbed, and none of a later call has been.
 bool CollectiveTask::absorbs_prerequisite(Locked& locked) {
   if (no_prerequisite_) std::rethrow_exception(no_prerequisite_);
   if (!prerequisite_->done()) return false;
@@ -137,8 +138,8 @@ size_t CollectiveTask::window() const {
   return std::min(static_cast<size_t>(run_.choice().window), most_slices_);
 }
 
-// Collectives of a group take staging in their order, on every rank, and never wait for more while
-// they run: what the oldest one needs is held by none that waits for it.
+// Collectives of a group reserve staging in order, on every rank, and never need more while they
+// run. So the oldest collective never needs staging that a waiting collective holds.
 bool CollectiveTask::reserve(Locked& locked) {
   if (is_hopeless()) return true;
   if ((prerequisite_ || no_prerequisite_) && !absorbs_prerequisite(locked)) return false;
@@ -184,7 +185,7 @@ void CollectiveTask::start(Locked& locked) {
     moving_ = std::make_unique<ResidenceJob>(run_.residence(), run_.for_residence(),
                                              Residence::Way::kIn, *this);
   }
-  awaits_inputs(locked);  // what arrives from now on is told
+  awaits_inputs(locked);  // asks to be told about inputs that arrive from now on
   inputs_arrived(locked);
 }
 

@@ -1,9 +1,10 @@
-// CountedCut: where the parts of an all-reduce are cut so that all owners get messages of about the
-// same length (plan/ir/owner_ranges.h).
+// CountedCut: cuts the parts of an all-reduce so that all owners get messages of about the same
+// length (plan/ir/owner_ranges.h).
 //
-// What a codec selects is spread unevenly over a tensor. So each rank counts how many elements of
-// each granule it sends, and the sums of these counts over all ranks say where to cut. The elements
-// are selected and counted in the caller's thread, while the task of the call is made.
+// The elements that a codec selects are spread unevenly over a tensor. So each rank counts how many
+// elements of each granule it sends, and the sums of these counts over all ranks determine where to
+// cut. The elements are selected and counted in the caller's thread, while the task of the call is
+// made.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace q7x2 {
 
 class CountedCut final : public Prerequisite {
  public:
-  /// `counts`: of this rank. `slicing`: of the call that absorbs the sums.
+  /// `counts`: this rank's. `slicing`: that of the call, which absorbs the sums.
   CountedCut(std::shared_ptr<PlanCache> plans, std::shared_ptr<PlanCache::Entry> entry,
              std::span<const int32_t> counts, Slicing& slicing)
       : Prerequisite(sum(std::move(plans), std::move(entry)), counts.size_bytes()),

@@ -1,7 +1,7 @@
-// DerivedInput: what a call reads is computed from what an all-reduce has brought.
+// DerivedInput: the input of a call is computed from the result of an all-reduce.
 //
-// So two dependent calls need no wait between them: the first one is a prerequisite of the second
-// one, whose input is derived in a job before its first slice.
+// So nobody has to wait between two dependent calls. The all-reduce is a prerequisite of the other
+// call, whose input is computed in a job before its first slice.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace q7x2 {
 
 class DerivedInput final : public Prerequisite {
  public:
-  /// `first`: the all-reduce, over memory that `derive` keeps.
+  /// `first`: the all-reduce. `derive` computes the input, and owns the memory of the all-reduce.
   DerivedInput(PlannedCall first, std::function<void()> derive)
       : Prerequisite(std::move(first)), derive_(std::move(derive)) {}
 

@@ -13,8 +13,8 @@ namespace {
 
 using Hosts = std::map<IpAddress, int>;
 
-/// The host that has this address beside the one by which it is reached. Several hosts may have
-/// one: then it says nothing.
+/// The host that has this address in addition to the one by which it is reached. Empty if several
+/// hosts have the address, which then identifies none.
 std::optional<int> host_with(const IpAddress& address, const Group& group,
                              const std::vector<int>& host_of) {
   std::set<int> hosts;
@@ -30,7 +30,7 @@ std::optional<int> host_with(const IpAddress& address, const Group& group,
 
 std::vector<Connection> group_connections(Locked&, Group& group, const std::vector<int>& host_of) {
   Hosts shared;
-  std::map<int, Hosts> rails;  // by the worker of an interface
+  std::map<int, Hosts> rails;  // by the worker of a network interface
   for (int rank = 0; rank < group.world_size(); ++rank) {
     const int host = host_of[static_cast<size_t>(rank)];
     shared[group.membership().peer_info(rank).heartbeat_address] = host;

@@ -1,4 +1,4 @@
-// What the TCP connections of this process have sent to the hosts of a group.
+// Counts what this process has sent to the hosts of a group over TCP.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,9 @@
 
 namespace q7x2 {
 
-/// `host_of`: the host of each rank. Connections over the shared network, by whichever address of a
-/// host, and over the private links that the group uses. Those that lead elsewhere are left out.
+/// Returns this process's connections to hosts of the group: over the shared network, by any
+/// address of a host, and over the private links that the group uses. Other connections are left
+/// out. `host_of`: the host of each rank.
 std::vector<Connection> group_connections(Locked& locked, Group& group,
                                           const std::vector<int>& host_of);
 

@@ -1,5 +1,5 @@
-// InputSelection: a codec that selects what is sent passes over the whole input, before the first
-// slice.
+// InputSelection: the job in which a codec selects what is sent. It reads the whole input before
+// the first slice.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,21 @@ namespace q7x2 {
 
 class InputSelection final : public Job {
  public:
-  /// `run`: with a Plan and a coder. It must stay.
+  /// `run` must have a Plan and a coder, and must outlive it.
   explicit InputSelection(CallRun& run) : run_(run) {}
 
   /// Number of input bytes that it passes over.
   size_t bytes() const;
-  /// Instead of the job, in the caller's thread: selects, and returns how many elements of each
-  /// granule are sent (executor/collective/counted_cut.h).
+  /// Runs in the caller's thread instead of as a job: selects, and returns how many elements of
+  /// each granule are sent (executor/collective/counted_cut.h).
   std::vector<int32_t> count();
-  /// How long that took, in nanoseconds.
+  /// The time that this took, in nanoseconds.
   int64_t took() const { return took_; }
 
  private:
   void work() override;
-  /// Reads elements of the input, with their residuals, as fp32. `chunk`: room for a read.
+  /// Reads elements of the input as fp32, with their residuals added. `chunk`: a buffer for one
+  /// read.
   const float* read(std::vector<float>& chunk, size_t first, size_t wanted) const;
 
   CallRun& run_;

@@ -19,7 +19,7 @@ class MessageTask : public Task {
 
   /// Sends `bytes` bytes at `data` to rank `peer`, or receives exactly that many from it. Messages
   /// between two ranks with the same tag arrive in the order of their sends. The memory must stay
-  /// until `keep_alive` is dropped, which happens when the task goes.
+  /// valid until `keep_alive` is dropped, which happens when the task is destroyed.
   MessageTask(std::shared_ptr<Group> group, Direction direction, int peer, uint32_t user_tag,
               void* data, size_t bytes, std::shared_ptr<void> keep_alive,
               std::chrono::milliseconds timeout);

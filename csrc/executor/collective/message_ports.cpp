@@ -35,8 +35,7 @@ Wire MessagePorts::wire(int peer) const {
   return find_link(*fabric, host(group.rank()), host(peer)) != nullptr ? wire : Wire::kShared;
 }
 
-// --------------------------------------------------------------------------------------------
-// sends
+// ------------------------------------------------------------------------------------------ sends
 
 OpOutcome MessagePorts::send(Locked& locked, Step step, size_t length) {
   const Op& op = run_.op(step.op);
@@ -87,8 +86,7 @@ std::vector<MessagePorts::Step> MessagePorts::take_waiting(Step step) {
   return ready;
 }
 
-// -----------------------------------------------------------------------------------------
-// receives
+// --------------------------------------------------------------------------------------- receives
 
 OpOutcome MessagePorts::receive(Locked& locked, Step step, size_t length) {
   const Op& op = run_.op(step.op);
@@ -119,7 +117,8 @@ OpOutcome MessagePorts::take(Locked& locked, Step step, const ShmChannel::Messag
     return {};
   }
   if (!block.is_part() && message.staged != nullptr && run_.residence().uses_shared_memory()) {
-    // Read where it lies. Only `writable` gives a block away to be changed, and not this memory.
+    // The block is read in place. The cast is safe: blocks are only written through `writable`,
+    // which never returns this memory.
     blocks_.move(step.place, block, {const_cast<std::byte*>(message.staged), message.length});
     blocks_.hold(step.place, op.peer, message);
     return ops_.received(step);
@@ -158,7 +157,7 @@ OpOutcome MessagePorts::completed(Locked& locked, uint32_t token, size_t length,
   return ops_.received(step);
 }
 
-// ---------------------------------------------------------------------- whether ranks agree on it
+// ------------------------------------------------------------------------ agreement of the ranks
 
 bool MessagePorts::is_expected(Step step, uint64_t tag, size_t length, bool is_shared) const {
   const Op& op = run_.op(step.op);

@@ -101,7 +101,7 @@ OpOutcome OpWork::received(Step step) {
   return {.job = &job};
 }
 
-// A device's time says nothing of the processor.
+// The time of a device must not count for the processor.
 OpWork::Finished OpWork::finish(OpJob& job) {
   const WorkTimes times = job.times();
   times_ += times;

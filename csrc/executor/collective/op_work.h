@@ -1,8 +1,8 @@
-// OpWork: what the ops of a Plan do to memory.
+// OpWork: the work of a Plan's ops on memory.
 //
-// That is a job (executor/call/op_job.h). It is prepared and finished with the lock held, and run
-// without it. That is safe because no two ops that touch the same memory are in progress at once,
-// which the checker proves of every Schedule (plan/check/checker.h).
+// It is done by jobs (executor/call/op_job.h). A job is prepared and finished with the lock held,
+// and runs without it. That is safe because no two ops that touch the same memory are in progress
+// at once, which the checker proves for every Schedule (plan/check/checker.h).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,7 @@ namespace q7x2 {
 
 class Task;
 
-/// What became of an op, or of a part of it: nothing follows, it is complete, or a job goes on with
-/// it.
+/// The outcome of an op, or of a part of it: it is complete, a job continues it, or it waits.
 struct OpOutcome {
   bool is_complete = false;
   OpJob* job = nullptr;
@@ -30,22 +29,22 @@ class OpWork {
  public:
   using Step = DagWindow::Step;
 
-  /// All must stay.
+  /// All must outlive it.
   OpWork(Task& task, CallRun& run, BlockMap& blocks, OpJob::Memory* memory)
       : task_(task), run_(run), blocks_(blocks), jobs_(memory) {}
 
-  /// A copy or a reduction. `length`: of the op's elements, in bytes. Throws Error(kInternal) if a
-  /// block is shorter.
+  /// Begins a copy or a reduction. `length`: bytes of the op's elements. Throws Error(kInternal) if
+  /// a block is shorter.
   OpOutcome begin(Step step, size_t length);
-  /// Of a send: puts its block where ranks of this host read it.
+  /// Part of a send: copies its block to where ranks of this host read it.
   OpJob& stage(Step step, const Region& block);
-  /// Of a receive: copies what has arrived. The message moves along, with the bytes of a
-  /// descriptor.
+  /// Part of a receive: copies what has arrived. The job keeps a copy of the message, because a
+  /// short one contains its data.
   OpJob& take(Step step, const ShmChannel::Message& message, const Region& destination);
-  /// Of a receive: what it has brought is where it belongs, and may have to be inspected.
+  /// Part of a receive: the data is at its destination, and may have to be inspected.
   OpOutcome received(Step step);
 
-  /// The job has run without an error: enters what it has made. The job is used again.
+  /// The job has run without an error: records the result, and releases the job for reuse.
   struct Finished {
     Step step;
     OpJob::Purpose purpose;
@@ -53,11 +52,11 @@ class OpWork {
   };
   Finished finish(OpJob& job);
 
-  /// Of all jobs that are finished.
+  /// The times of all jobs that are finished.
   const WorkTimes& times() const { return times_; }
   void add_selection(int64_t nanoseconds) { times_.select += nanoseconds; }
 
-  /// Throws Error(kInternal) if `region` is shorter than the op that is to use it.
+  /// Throws Error(kInternal) if `region` is shorter than `length`.
   void check_covers(const Region& region, size_t length) const;
 
  private:
@@ -66,15 +65,15 @@ class OpWork {
   OpJob* reduce(Step step, const Op& op, size_t length);
   OpJob* copy_coded(Step step, const Op& op, size_t length);
   OpJob* reduce_coded(Step step, const Op& op, size_t length);
-  /// Copies the rank's contribution, with its residual, to a block that is sent as it is.
+  /// Copies the rank's contribution, with its residual added, to a block that is sent uncoded.
   OpJob* add_residual(Step step, const Op& op, const Region& source, const BlockCoder::Place& at);
   bool has_coded(const Op& op) const;
-  /// Whether results are looked at for what is not finite.
+  /// Whether the op's result is inspected for infinities and NaNs.
   bool inspects(const Op& op) const {
     return run_.coder() != nullptr && run_.call().coding.refuses_nonfinite &&
            op.destination.is_part();
   }
-  /// Where the message that an op makes is to be put.
+  /// Where an op writes the message that it makes.
   std::byte* message_of(Step step, const Op& op);
   BlockCoder::Place coding_place(const Op& op, size_t slice) const;
 

@@ -1,4 +1,4 @@
-// What ops do to coded blocks.
+// OpWork for coded blocks.
 #include <algorithm>
 
 #include "executor/collective/op_work.h"
@@ -39,7 +39,8 @@ OpJob* OpWork::copy_coded(Step step, const Op& op, size_t length) {
   return &job;
 }
 
-// Until the slice is complete nobody writes to the input: a block without a residual is the input.
+// Nobody writes to the input until the slice is complete. So without residuals the block can be the
+// input itself.
 OpJob* OpWork::add_residual(Step step, const Op& op, const Region& source,
                             const BlockCoder::Place& at) {
   if (at.errors == nullptr) {
@@ -79,7 +80,7 @@ OpJob* OpWork::reduce_coded(Step step, const Op& op, size_t length) {
   return &job;
 }
 
-// The send stages what ranks of this host receive, if the op does not.
+// If the op does not write to its stage, the send copies the message there for ranks of this host.
 std::byte* OpWork::message_of(Step step, const Op& op) {
   std::byte* const staged =
       run_.residence().uses_shared_memory() ? blocks_.begin_stage(step) : nullptr;

@@ -11,19 +11,19 @@
 namespace q7x2 {
 namespace {
 
-/// Whether the call's codec balances parts, if there is anything to balance.
+/// Whether the call's codec balances parts, provided that there is anything to balance.
 bool balances(const CollectiveCall& call) {
   return call.coding && call.coding.codec->spec().balanced &&
          call.collective == Collective::kAllReduce;
 }
 
-/// The counts by which the parts are balanced; 0: they are not.
+/// Number of counts by which the parts are balanced; 0: they are not balanced.
 size_t counts_of(const CollectiveCall& call, const Choice& choice) {
   if (choice.plan->edges == Edges::kNone) return 0;
   const size_t parts = choice.plan->part_weights.size();
   const size_t elements = call.bytes() / element_size(call.dtype);
   const size_t granule = granule_of(elements, choice.part_bytes / element_size(call.dtype));
-  // Fewer granules than that leave nothing to choose.
+  // With fewer granules there is no choice where to cut.
   if (parts < 2 || elements < 2 * parts * granule) return 0;
   return (elements + granule - 1) / granule;
 }
@@ -50,7 +50,7 @@ void add_codec(CallShape& shape, const Codec& codec, DType dtype, EdgeWish edges
   const bool is_vote = !codec.traits().keeps_error;
   shape.codec = codec.name();
   shape.dtype = dtype;
-  // Ranks that sum first and then compress would have one vote between them.
+  // If ranks summed first and then compressed, they would share one vote.
   shape.edges = is_vote ? EdgeWish::kAll : edges;
   shape.exact_sums = codec.traits().exact_sums;
   shape.sums_by_owners = is_vote || codec.spec().reselect;
@@ -59,8 +59,8 @@ void add_codec(CallShape& shape, const Codec& codec, DType dtype, EdgeWish edges
   };
 }
 
-// Whether counts are added before it follows from the choice. So each rank must know that at once,
-// and chooses by itself.
+// Whether an all-reduce of counts precedes the call depends on the choice. So each rank needs the
+// choice at once, and makes it by itself.
 PlannedCall plan_call(CollectiveCall call, std::shared_ptr<PlanCache> plans, int rank,
                       int world_size) {
   check_call(call, rank, world_size);

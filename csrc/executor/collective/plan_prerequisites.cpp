@@ -56,7 +56,7 @@ class TuningRound final : public Prerequisite {
   std::unique_ptr<Job> absorb(Locked& locked) override;
 
  private:
-  /// Rank 0's planning for rates that have changed.
+  /// Rank 0 plans for rates that have changed.
   class Planning final : public Job {
    public:
     explicit Planning(TuningRound& round) : round_(round) {}
@@ -98,7 +98,7 @@ class TuningRound final : public Prerequisite {
   const Topic topic_;
   const std::shared_ptr<PlanCache> plans_;
   const std::shared_ptr<Entry> entry_;
-  const uint64_t number_;  // of the call
+  const uint64_t number_;  // number of the call
 };
 
 std::unique_ptr<Job> TuningRound::contribute(Locked& locked, Group& group) {

@@ -1,8 +1,8 @@
-// Prerequisite: what a collective that runs right before a call is for.
+// Prerequisite: the purpose of a collective that runs right before a call.
 //
-// Some calls depend on what all ranks say at that moment. So a small collective precedes them. It
-// is a collective like any other: it needs no way of its own through the transport, and ranks that
-// disagree about the call find out in it.
+// Some calls depend on what all ranks know at that moment. So a small collective precedes them. It
+// is a collective like any other: the transport needs nothing special for it, and ranks that
+// disagree about the call detect it there.
 //
 //   kind           collective           a rank contributes           the call absorbs
 //   announcement   broadcast            rank 0: its choices          the choices for its kind
@@ -11,10 +11,10 @@
 //   first half     all-reduce           for example maxima           what its input is made from
 //   vote           all-reduce, max      how an attempt went          who has the result
 //
-// The first two are about Plans (plan_prerequisites.h), counts balance the parts of a call
-// (counted_cut.h), a first half comes before calls whose input depends on it (derived_input.h), and
-// votes are about servers (servers/offloaded_call.h). The call waits for its turn until the
-// collective is complete, and then absorbs it.
+// The first two are for Plans (plan_prerequisites.h). Counts balance the parts of a call
+// (counted_cut.h). A first half precedes a call whose input depends on it (derived_input.h). Votes
+// are about servers (servers/offloaded_call.h). The call waits for its turn until the collective is
+// complete, and then absorbs the result.
 #pragma once
 
 #include <cstddef>
@@ -33,34 +33,35 @@ class Group;
 
 class Prerequisite {
  public:
-  /// A contribution that needs a job takes as long as one that passes over this many bytes.
+  /// If a contribution needs a job, the job is queued as one that processes this many bytes.
   static constexpr size_t kJobBytes = size_t{16} << 20;
 
-  /// `planned`: the collective, without regions. It is in place, in `bytes` bytes that this object
-  /// keeps.
+  /// `planned`: the collective, without regions. It runs in place, in `bytes` bytes that this
+  /// object owns.
   Prerequisite(PlannedCall planned, size_t bytes);
-  /// `planned`: the collective, over memory that this object keeps.
+  /// `planned`: the collective, over memory that this object owns.
   explicit Prerequisite(PlannedCall planned) : planned_(std::move(planned)) {}
   virtual ~Prerequisite() = default;
   Prerequisite(const Prerequisite&) = delete;
   Prerequisite& operator=(const Prerequisite&) = delete;
 
-  // For the collective.
+  // Called by the collective.
 
-  /// Once.
+  /// Returns the collective. Called once.
   PlannedCall take_call() { return std::move(planned_); }
-  /// Whether a warning names the ranks for which it waits.
+  /// Whether a warning names the ranks for which the collective waits.
   virtual bool names_late() const { return true; }
-  /// Asked when its turn has come and its inputs are there. False: nobody has anything to say, and
-  /// it ends at once. The same on all ranks.
+  /// Called when its turn has come and its inputs have arrived. False: no rank has anything to
+  /// contribute, and the collective ends at once. Equal on all ranks.
   virtual bool is_needed(Locked&) const { return true; }
-  /// Then: puts into the memory what this rank says, or returns a job that does.
+  /// Called if it is needed. Writes this rank's contribution to `memory()`, or returns a job that
+  /// does so.
   virtual std::unique_ptr<Job> contribute(Locked&, Group&) { return nullptr; }
 
-  // For the call that it precedes.
+  // Called by the call that it precedes.
 
-  /// Takes over what all ranks have said, when the collective has succeeded. Returns a job that the
-  /// call needs before it begins; null: it needs none.
+  /// Called when the collective has succeeded: takes over its result. Returns a job that must run
+  /// before the call begins; null: none.
   virtual std::unique_ptr<Job> absorb(Locked& locked) = 0;
 
  protected:

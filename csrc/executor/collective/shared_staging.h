@@ -1,7 +1,8 @@
 // SharedStaging: the shared memory in which a collective stages what ranks of its host receive.
 //
 // Each place in the window has room for one block per stage, and a ticket
-// (transport/shm/shm_channel.h) that says when the receivers are done with what was staged there.
+// (transport/shm/shm_channel.h). The ticket says when all receivers have read what was staged
+// there.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +21,16 @@ class Locked;
 
 class SharedStaging {
  public:
-  /// `memory` must stay.
+  /// `memory` must outlive it.
   explicit SharedStaging(std::pmr::memory_resource* memory) : shared_(memory), tickets_(memory) {}
-  /// Only stages that ranks of this host receive need room.
+  /// Only stages that ranks of this host receive have room.
   SharedStaging(const Plan& plan, const Group& group, std::pmr::memory_resource* memory);
 
-  /// Some stage needs room.
+  /// Whether a stage needs room.
   bool is_needed() const { return num_shared_ > 0; }
-  /// Takes room for at most `places` places with blocks of `stage_bytes`, for fewer where there is
-  /// less. False: there is none now. All below only after it has succeeded, see `operator bool`.
+  /// Takes room for at most `places` places with blocks of `stage_bytes`, and for fewer if memory
+  /// is short. Returns false if there is no room now. The functions below require that it has
+  /// succeeded, see `operator bool`.
   bool reserve(ShmChannel& channel, size_t places, size_t stage_bytes);
   explicit operator bool() const { return memory_.has_value(); }
   /// Hands the memory and the tickets to the group, which frees them when they are returned.
@@ -36,7 +38,7 @@ class SharedStaging {
 
   size_t places() const { return tickets_.size(); }
   int ticket(uint32_t place) const { return tickets_[place]; }
-  /// Nobody reads any more what was staged in the place.
+  /// Whether all receivers have read what was staged in the place.
   bool is_returned(uint32_t place) const { return channel_->is_returned(tickets_[place]); }
 
   /// Whether an op's stage has room here.
@@ -50,8 +52,7 @@ class SharedStaging {
   }
 
  private:
-  std::pmr::vector<uint16_t>
-      shared_;  // by stage: its number among those that need room, if it does
+  std::pmr::vector<uint16_t> shared_;  // by stage: its index among those with room
   uint16_t num_shared_ = 0;
   ShmChannel* channel_ = nullptr;
   size_t stage_bytes_ = 0;
