@@ -7,9 +7,10 @@
 namespace q7x2 {
 namespace {
 
-// If of all rows of all ranks so many are there, looking for those that are not is not worth it.
+// If the ranks send at least this share of all their rows, testing rows for zeros is not
+// worthwhile.
 constexpr double kDense = 0.9;
-// Then the ranks send so many messages without looking, and look again.
+// Then the ranks send this many messages without testing, and test again in the next one.
 constexpr int kWithoutLooking = 3;
 
 }  // namespace
@@ -35,7 +36,8 @@ bool RowAggregator::take(int rank, std::span<const std::byte> bytes) {
   auto message =
       RowMessage::read(bytes.data(), bytes.size(), rows_.in_message, rows_.bytes, frontier_);
   if (!message || message->header.has_more != 0 || message->header.takes_all != 0) return false;
-  // Whoever is asked has a row there, and goes on.
+  // A rank is asked because it has a row at the frontier. It sends that row, so its next one is
+  // later.
   const uint64_t next = message->header.next;
   if (next == frontier_ || (next != RowStreams::kEnd && next >= rows_.end)) return false;
   if (!message->positions.empty() && message->positions.back() >= rows_.end) return false;
@@ -77,7 +79,8 @@ void RowAggregator::add_row(uint64_t position) {
     if (++its.begin < its.positions.size()) heads_.emplace(its.positions[its.begin], rank);
   }
   added_ += sources_.size();
-  // What is left out is a zero: it turns a negative zero of the others into a positive one.
+  // A row that is left out counts as zeros: adding them turns a negative zero of the other ranks
+  // into a positive one.
   if (rows_.is_dense && sources_.size() < next_.size()) sources_.push_back(zeros_.data());
   if (!writers_[writers_used_ - 1].fits(position)) begin_message();
   std::byte* const to = writers_[writers_used_ - 1].add(position);

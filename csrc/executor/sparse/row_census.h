@@ -1,4 +1,4 @@
-// RowCensus: what was last seen of the sparse calls of one kind (plan/cost/row_costs.h).
+// RowCensus: the volume of rows in the last sparse call of a kind (plan/cost/row_costs.h).
 #pragma once
 
 #include <mutex>
@@ -8,7 +8,7 @@
 
 namespace q7x2 {
 
-/// Any thread.
+/// Thread-safe.
 class RowCensus {
  public:
   void note(const RowVolume& volume) {

@@ -1,10 +1,10 @@
-// The messages of a sparse all-reduce: rows of one stream, and where they belong.
+// The messages of a sparse all-reduce: rows of one stream, with their positions.
 //
 //   header | rows, one after the other | index
 //
-// The index is whatever is shorter: one offset of 32 bits for each row, or one bit for each
-// position from the first row to the last. This is SparCML's switch of representation, made for
-// each message by the density of what it carries. Where every position has a row the index is one
+// The index has one of two forms, whichever is shorter: one 32-bit offset per row, or one bit per
+// position from the first row to the last. SparCML switches between these representations; here,
+// each message has the one that suits its density. If every position has a row, the index is one
 // bit per row.
 #pragma once
 
@@ -16,34 +16,37 @@
 namespace q7x2 {
 
 struct RowHeader {
-  /// A rank's message: the position of its next row. An aggregator's: that of the next row that any
-  /// rank has, which is asked for. RowStreams::kEnd: there is none.
+  /// In a message of a rank: the position of its next row. In a message of an aggregator: the
+  /// position of the next row that any rank has, which it asks for. RowStreams::kEnd: there is
+  /// none.
   uint64_t next = 0;
   uint64_t first = 0;  ///< the position of the first row
-  uint32_t count = 0;  ///< of rows
-  uint32_t span = 0;   ///< positions from the first row to the last, both included
-  uint32_t given = 0;  ///< rows of all ranks that were added up in this round, in its last message
+  uint32_t count = 0;  ///< number of rows
+  uint32_t span = 0;   ///< number of positions from the first row to the last, both included
+  /// In the last message of a round: rows of all ranks that were added up in the round.
+  uint32_t given = 0;
   uint8_t is_bitmap = 0;
-  uint8_t has_more = 0;   ///< the result of this round goes on in the next message
-  uint8_t takes_all = 0;  ///< the ranks are to send their next rows whether they are zero or not
+  uint8_t has_more = 0;   ///< the result of this round continues in the next message
+  uint8_t takes_all = 0;  ///< the ranks should send their next rows even if these are zero
   uint8_t reserved = 0;
 };
 static_assert(sizeof(RowHeader) == 32);
 
-/// Makes one message.
+/// Writes one message.
 class RowWriter {
  public:
-  /// What a message of so many rows needs at most.
+  /// The largest length of a message of `rows` rows, in bytes.
   static size_t capacity(size_t rows, size_t row_bytes);
 
   /// Begins a message in `memory`, which has room for `most` rows.
   void begin(std::byte* memory, size_t most, size_t row_bytes);
-  /// Whether a row at `position`, which is beyond all before it, still fits in.
+  /// Whether the message has room for a row at `position`, which must be after all rows before.
   bool fits(uint64_t position) const;
-  /// Where the row at `position` is to be written.
+  /// Adds a row at `position`. Returns the address where the caller must write it.
   std::byte* add(uint64_t position);
   size_t count() const { return positions_.size(); }
-  /// Completes the message and returns its length. `how`: its `next`, `has_more`, `takes_all`.
+  /// Completes the message and returns its length. `how`: its `next`, `has_more`, `takes_all` and
+  /// `given`.
   size_t finish(const RowHeader& how);
 
  private:
@@ -53,14 +56,14 @@ class RowWriter {
   std::vector<uint64_t> positions_;
 };
 
-/// A message that has come, checked.
+/// A message that has arrived and was checked.
 struct RowMessage {
   RowHeader header;
   std::vector<uint64_t> positions;  ///< ascending
   const std::byte* rows = nullptr;
 
-  /// Nothing unless the bytes are a message of at most `most` rows, all at `from` or beyond and
-  /// before the message's `next` (a rank's message) or before `header.next` (an aggregator's).
+  /// Returns nothing unless the bytes are a message of at most `most` rows, all of them at `from`
+  /// or after, and before `header.next`.
   static std::optional<RowMessage> read(const std::byte* data, size_t length, size_t most,
                                         size_t row_bytes, uint64_t from);
 };

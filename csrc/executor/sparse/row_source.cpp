@@ -113,11 +113,11 @@ size_t ListedRows::result_rows() const {
   return count;
 }
 
-// Each stream has its rows in order, chunk by chunk, so it suffices to sort the chunks.
+// The rows of a stream are in order, chunk by chunk, so it suffices to sort the chunks.
 void ListedRows::collect(int64_t* numbers, std::byte* values) const {
   struct Run {
     uint64_t first;  // row
-    size_t stream;   // among all of all owners
+    size_t stream;   // index among the streams of all owners
     size_t begin;
     size_t end;
   };

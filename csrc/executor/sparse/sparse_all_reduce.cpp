@@ -78,7 +78,8 @@ void SparseAllReduceTask::pack(WorkerStream& worker, int owner, size_t stream) {
   };
   RowWriter writer;
   writer.begin(worker.out.get(), rows.streams().message_rows(), rows.row_bytes());
-  // The first message looks for the first row, later ones begin with the row that is asked for.
+  // The first message begins with the first row that the rank has, the others with the row that is
+  // asked for.
   uint64_t position = worker.next == 0 ? next(0) : worker.next;
   while (position != RowStreams::kEnd && writer.fits(position) &&
          writer.count() < rows.streams().message_rows()) {
@@ -125,8 +126,7 @@ void SparseAllReduceTask::unpack(WorkerStream& worker, int owner, size_t stream)
   }
 }
 
-// -------------------------------------------------------------------------------- the life of a
-// call
+// ----------------------------------------------------------------------------- progress of a call
 
 void SparseAllReduceTask::prepare() {
   const RowLayout& layout = call_.layout;
@@ -165,7 +165,7 @@ void SparseAllReduceTask::prepare() {
 size_t SparseAllReduceTask::memory_of_owner(const SparseCall& call) {
   const size_t message =
       RowWriter::capacity(call.layout.streams.message_rows(), call.layout.row_bytes);
-  // Of each stream: a message of every rank, and about as many rows of the sum.
+  // For each stream: one message of every rank, and about as many rows of the sum.
   return call.layout.streams.streams() * 2 * static_cast<size_t>(call.ranks) * message;
 }
 
@@ -177,7 +177,7 @@ void SparseAllReduceTask::start(Locked& locked) {
 void SparseAllReduceTask::inputs_arrived(Locked& locked) {
   if (awaits_inputs(locked) || std::exchange(has_begun_, true)) return;
   for (const auto& aggregator : aggregator_streams_) ask(locked, *aggregator);
-  // Each rank begins with the next owner, so that not all send to the same.
+  // Each rank begins with the owner after itself, so that not all send to the same one at first.
   for (int i = 1; has_rows() && i <= owners() && !is_over(locked); ++i) {
     const int owner = (group().rank() + i) % owners();
     for (size_t stream = 0; stream < streams() && !is_over(locked); ++stream) {
@@ -202,7 +202,7 @@ void SparseAllReduceTask::packed(Locked& locked, WorkerStream& worker) {
     send(locked, Message::kRows, member_of(worker.pack.owner), worker.pack.stream, bytes);
     return;
   }
-  worker.is_sending = false;  // the aggregator here reads the rows where they lie
+  worker.is_sending = false;  // the aggregator is this process, and reads the rows in place
   answered(locked, *aggregator_streams_[worker.pack.stream], group().rank(), bytes);
 }
 

@@ -1,8 +1,8 @@
-// SparseAllReduceTask: the sum of tensors of which each rank has some rows, by streaming.
+// SparseAllReduceTask: sums tensors of which each rank has only some rows, by streaming.
 //
-// It is OmniReduce (Fei et al., SIGCOMM 2021) with the ranks as aggregators, or with servers, which
-// then are the last members of the group (servers/server_group.h). Each owner aggregates its share
-// of the rows (plan/ir/row_streams.h), in several streams that run beside each other:
+// The algorithm is OmniReduce (Fei et al., SIGCOMM 2021). The aggregators are the ranks, or
+// servers, which are the last members of the group (servers/server_group.h). Each aggregator owns a
+// share of the rows (plan/ir/row_streams.h), in several streams that progress independently:
 //
 //   rank                                    owner of a stream
 //   its first rows, "my next is 9"    ->    waits for all that it asks
@@ -12,15 +12,16 @@
 //   its next rows, "my next is 20"    ->    ...
 //                                     <-    "there is no more"
 //
-// A row that no rank has travels nowhere. A rank sends at most one message of a stream that the
-// aggregator has not finished with, so memory is bounded, and the ranks are paced by the results.
-// The sum of a row is made in rank order (executor/sparse/row_aggregator.h).
+// Rows that no rank has are not sent. A rank sends at most one message per stream before the
+// aggregator answers it, so memory is bounded, and the results pace the ranks. Each row is summed
+// in rank order (executor/sparse/row_aggregator.h).
 //
-// With n ranks, u rows on a rank and v rows in the sum, each of b bytes, a rank that aggregates
-// sends (n - 1) / n * u * b + (n - 1) * v / n * b. Where all rows are there, that is what a ring
-// sends. With servers it sends u * b and receives v * b (plan/cost/row_costs.h).
+// Let n be the number of ranks, u the number of rows on a rank, v the number of rows in the sum,
+// and b the bytes of a row. A rank that aggregates sends (n - 1) / n * u * b + (n - 1) * v / n * b.
+// If all rows are present, that is what a ring sends. With servers, a rank sends u * b and receives
+// v * b (plan/cost/row_costs.h).
 //
-// All messages go through UCX, also those within a host.
+// All messages go through UCX, also within a host.
 #pragma once
 
 #include <algorithm>
@@ -43,12 +44,12 @@ namespace q7x2 {
 
 class SparseAllReduceTask : public Task {
  public:
-  /// What the rows lie in must stay until `keep_alive` is dropped, which happens when the task
-  /// goes.
+  /// The memory of the rows must stay valid until `keep_alive` is dropped, which happens when the
+  /// task is destroyed.
   SparseAllReduceTask(std::shared_ptr<Group> group, SparseCall call,
                       std::shared_ptr<void> keep_alive, std::chrono::milliseconds timeout);
 
-  /// The memory for messages on a member that owns rows, in bytes.
+  /// The memory that a member needs for messages if it owns rows, in bytes.
   static size_t memory_of_owner(const SparseCall& call);
 
   std::string name() const override;
@@ -67,12 +68,12 @@ class SparseAllReduceTask : public Task {
   void stranded(Locked& locked, const Error& error) override { go_wrong(locked, error); }
   void timed_out(Locked& locked) override;
 
-  /// What the ranks must agree on, as one number.
+  /// A hash of all that the ranks must agree on.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   enum class Kind : uint8_t { kPack, kFold, kUnpack };
-  /// A message of a stream: from a rank to the aggregator, or the result.
+  /// The direction of a message: from a rank to the aggregator, or back with the result.
   enum class Message : uint8_t { kRows, kResult };
 
   class StreamJob : public Job {
@@ -90,25 +91,26 @@ class SparseAllReduceTask : public Task {
     SparseAllReduceTask& task_;
   };
 
-  /// This rank's end of a stream of `owner`.
+  /// This rank's end of a stream that `owner` aggregates.
   struct WorkerStream {
     WorkerStream(SparseAllReduceTask& task, int owner, size_t stream)
         : pack(task, Kind::kPack, owner, stream), unpack(task, Kind::kUnpack, owner, stream) {}
 
     StreamJob pack;
     StreamJob unpack;
-    uint64_t next = 0;                      ///< the position of its next row; `pack` changes it
-    uint64_t announced = RowStreams::kEnd;  ///< what the aggregator may ask for; kEnd: nothing
+    uint64_t next = 0;  ///< position of its next row; only `pack` changes it
+    /// Position that the aggregator may ask for; kEnd: none.
+    uint64_t announced = RowStreams::kEnd;
     std::unique_ptr<std::byte[]> out;
     size_t out_bytes = 0;
     bool is_sending = false;
     bool is_asked = true;
     bool takes_all = false;
-    std::unique_ptr<std::byte[]> in;                  ///< null: this rank aggregates
-    std::vector<std::span<const std::byte>> results;  ///< for `unpack`
-    uint64_t from = 0;                                ///< where the next result begins
-    RowHeader header;                                 ///< of the last of `results`
-    RowVolume seen;                                   ///< in rows
+    std::unique_ptr<std::byte[]> in;                  ///< null: this rank is the aggregator
+    std::vector<std::span<const std::byte>> results;  ///< input of `unpack`
+    uint64_t from = 0;                                ///< position at which the next result begins
+    RowHeader header;                                 ///< header of the last of `results`
+    RowVolume seen;                                   ///< rows given and summed so far
     bool is_malformed = false;
   };
 
@@ -120,11 +122,11 @@ class SparseAllReduceTask : public Task {
 
     StreamJob fold;
     RowAggregator sum;
-    std::vector<std::unique_ptr<std::byte[]>> in;  ///< by rank; null: this one
+    std::vector<std::unique_ptr<std::byte[]>> in;  ///< by rank; null for this one
     std::vector<std::span<const std::byte>> answers;
-    size_t awaited = 0;  ///< answers that have not come
-    size_t open = 0;     ///< uses of the last result that are not over
-    int malformed = -1;  ///< the rank of a message that is none
+    size_t awaited = 0;  ///< number of answers that have not arrived
+    size_t open = 0;     ///< number of uses of the last result that continue
+    int malformed = -1;  ///< rank whose message is malformed
   };
 
   WorkerStream& worker(int owner, size_t stream) { return *worker_streams_[index(owner, stream)]; }
@@ -134,12 +136,12 @@ class SparseAllReduceTask : public Task {
   size_t streams() const { return call_.layout.streams.streams(); }
   int owners() const { return call_.layout.streams.owners(); }
   int member_of(int owner) const { return call_.member_of(owner, group().world_size()); }
-  /// Of this member; -1: it owns no rows.
+  /// The number of this member among the owners; -1: it owns no rows.
   int own_share() const { return std::max(group().rank() - member_of(0), -1); }
   bool has_rows() const { return group().rank() < call_.ranks; }
 
   void prepare();
-  // Without the lock, in jobs.
+  // Run in jobs, without the lock.
   void pack(WorkerStream& worker, int owner, size_t stream);
   void fold(AggregatorStream& aggregator);
   void unpack(WorkerStream& worker, int owner, size_t stream);
@@ -164,10 +166,10 @@ class SparseAllReduceTask : public Task {
   const SparseCall call_;
   const std::shared_ptr<void> keep_alive_;
   const uint64_t fingerprint_;
-  size_t message_bytes_ = 0;  // at most
+  size_t message_bytes_ = 0;  // the largest length of a message
   std::vector<std::unique_ptr<WorkerStream>> worker_streams_;
   std::vector<std::unique_ptr<AggregatorStream>> aggregator_streams_;  // by stream
-  size_t left_ = 0;  // ends of streams that are not done
+  size_t left_ = 0;  // number of stream ends that are not done
   bool has_begun_ = false;
 };
 

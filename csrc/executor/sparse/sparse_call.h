@@ -1,4 +1,4 @@
-// SparseCall: the rows and the meaning of one sparse all-reduce.
+// SparseCall: the arguments of one sparse all-reduce.
 #pragma once
 
 #include <cstddef>
@@ -14,32 +14,34 @@ namespace q7x2 {
 
 class RowSource;
 
-/// How calls of blocks are called in messages, and their algorithms in the ledger.
+/// Names of calls of blocks in messages, and of their algorithms in the ledger.
 inline constexpr const char* kTitleOfBlocks = "all_reduce of blocks";
 inline constexpr const char* kBlocksOfRanks = "blocks";
 inline constexpr const char* kServedBlocks = "blocks:servers";
 
-/// What all members know of the rows.
+/// The layout of the rows, which all members know.
 struct RowLayout {
   RowStreams streams;
   size_t row_bytes = 0;
-  bool is_dense = false;  ///< a row that a rank does not send has the value zero, and not none
+  bool is_dense = false;  ///< whether a row that a rank does not send counts as zeros
 };
 
 struct SparseCall {
   RowLayout layout;
-  /// Of a rank: its rows. A server has none.
+  /// The rows of a rank. Null on a server.
   std::shared_ptr<RowSource> rows = {};
-  int ranks = 0;  ///< members that have rows: the first ones. If there are others, they aggregate
+  int ranks = 0;  ///< number of members with rows; they come first. Other members aggregate
   DType dtype = DType::kFloat32;
-  int divisor = 1;                         ///< the mean of a sum: the world size
-  uint64_t agreed = 0;                     ///< what the ranks must agree on beside the rows: shapes
-  size_t bytes = 0;                        ///< of this rank's tensor, for messages
-  std::string title = {};                  ///< how the caller calls it, for messages
-  const char* plan = "";                   ///< what the ledger calls the algorithm
-  std::shared_ptr<RowCensus> census = {};  ///< hears what rows there were; null: nobody asks
+  /// Sums are divided by it; for a mean it is the world size.
+  int divisor = 1;
+  /// A number that must be equal on all ranks, made from the tensor's shape.
+  uint64_t agreed = 0;
+  size_t bytes = 0;                        ///< bytes of this rank's tensor, for messages
+  std::string title = {};                  ///< the caller's name for it, for messages
+  const char* plan = "";                   ///< the ledger's name for the algorithm
+  std::shared_ptr<RowCensus> census = {};  ///< counts the rows; null: not needed
 
-  /// The member that owns the share of that number.
+  /// The member that owns the share number `owner`.
   int member_of(int owner, int world_size) const {
     return ranks == world_size ? owner : ranks + owner;
   }

@@ -1,5 +1,5 @@
-// The messages of a sparse all-reduce (executor/sparse/row_message.h): their tags, and what follows
-// when one has come or gone.
+// The messages of a sparse all-reduce (executor/sparse/row_message.h): their tags, and what happens
+// when one was received or sent.
 #include <cstdint>
 #include <span>
 
@@ -14,7 +14,7 @@ constexpr uint32_t kStreamBits = 4;
 constexpr uint32_t kStreamMask = (1U << kStreamBits) - 1;
 static_assert(RowStreams::kMost <= kStreamMask);
 
-/// What a request is for.
+/// The purpose of a request, packed into its 32-bit token.
 struct Token {
   bool is_result;
   bool is_receive;
@@ -32,7 +32,7 @@ struct Token {
 };
 static_assert(2 + kStreamBits + kPeerBits <= 32);
 
-/// Its number among the messages of the call.
+/// The number of a message's kind and stream within the call, for its tag.
 uint64_t number_of(bool is_result, size_t stream) {
   return (is_result ? RowStreams::kMost : 0) + stream;
 }
