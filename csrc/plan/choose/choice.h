@@ -1,4 +1,4 @@
-// What the Planner is asked and what it answers: CallShape, and Choice, Proposal, Candidate.
+// The question to the Planner, CallShape, and its answers: Choice, Proposal and Candidate.
 #pragma once
 
 #include <cstddef>
@@ -17,37 +17,38 @@
 
 namespace q7x2 {
 
-/// What a choice depends on. Every field is equal on all ranks of the group for one call, so that
-/// all choose alike without talking.
+/// All that a choice depends on. For one call, every field is equal on all ranks of the group, so
+/// all ranks make the same choice without communication.
 struct CallShape {
   Collective collective;
-  /// kFlat: bytes of the whole buffer. kBlocked: bytes of one part where all parts are equal, else
-  /// `kUneven`.
+  /// kFlat: bytes of the whole buffer. kBlocked: bytes of one part if all parts are equal,
+  /// otherwise `kUneven`.
   size_t bytes = 0;
   int root = -1;
-  /// Partial sums must be held in a wider type: only Plans that round once may be chosen.
+  /// Whether partial sums must be held in a wider type. Then only Plans that round once may be
+  /// chosen.
   bool wide_accumulation = false;
-  /// In place of the planner's forced algorithms, for this call; empty: those.
+  /// The only algorithms for this call, instead of the planner's forced algorithms; empty: those.
   std::string algorithms = {};
   bool is_direct = false;  ///< messages go from device to device
   /// The name of the call's codec; empty: none.
   std::string codec = {};
-  DType dtype = DType::kBytes;  ///< of a coded call's elements; what coding costs depends on it
-  EdgeWish edges = EdgeWish::kAuto;  ///< of a coded call: which messages are coded
-  /// What the codec costs on a Fabric, equal for calls with one codec. Called only where no choice
-  /// is remembered. Empty: nothing is coded.
+  DType dtype = DType::kBytes;  ///< element type of a coded call; the cost of coding depends on it
+  EdgeWish edges = EdgeWish::kAuto;  ///< for a coded call: which messages are coded
+  /// The cost of the codec on a Fabric, equal for calls with the same codec. Only called if no
+  /// choice is remembered. Empty: nothing is coded.
   std::function<CodingCost(const Fabric&)> coding = {};
-  bool exact_sums = false;  ///< the codec sends sums as they are
-  /// An owner has to encode the sum, as that is what the codec promises of it: a vote, or few
-  /// elements.
+  bool exact_sums = false;  ///< whether the codec encodes sums without loss
+  /// Whether an owner must encode the sum, because the codec defines the result by that: a vote, or
+  /// a selection of few elements.
   bool sums_by_owners = false;
 
   static constexpr size_t kUneven = ~size_t{0};
 };
 
-/// Calls that are alike in these share a choice: collective, root, wide accumulation, size class
-/// (the smallest power of two that is not less than the bytes), the call's algorithms, whether it
-/// is direct, its codec with the type of its elements and its edges.
+/// Calls with the same key share a choice. The key has the collective, the root, wide accumulation,
+/// the size class (the smallest power of two that is not less than the bytes), the call's
+/// algorithms, whether it is direct, and its codec with element type and edges.
 using CallKey =
     std::tuple<Collective, int, bool, size_t, std::string, bool, std::string, DType, EdgeWish>;
 CallKey key_of(const CallShape& shape);
@@ -55,40 +56,40 @@ CallKey key_of(const CallShape& shape);
 struct Choice {
   std::shared_ptr<const Plan> plan;
   /// kFlat: bytes of a slice, a multiple of 64 times the sum of the part weights. kBlocked: bytes
-  /// of a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices, and the
-  /// parts of all slices but a shorter last one, begin at whole elements of every dtype. Where the
-  /// parts of a slice begin says `Plan::part_begin`.
+  /// of a part in a slice, a multiple of 64. Never zero, and equal on all ranks. So slices begin at
+  /// whole elements of every dtype, and so do the parts of all slices except a shorter last one.
+  /// `Plan::part_begin` computes where the parts of a slice begin.
   size_t slice_bytes = 0;
-  /// The length of a scratch block, and of the longest part of a slice. A multiple of 64.
+  /// The length of a scratch block and of the longest part of a slice, in bytes. A multiple of 64.
   size_t part_bytes = 0;
-  /// Slices in progress at once, 1 ... kMaxWindow.
+  /// The number of slices in progress at once, 1 ... kMaxWindow.
   int window = 1;
-  /// How long the call should take.
+  /// The predicted duration of the call.
   double seconds = 0;
 
   static constexpr int kMaxWindow = 16;
 };
 
-/// A choice without its Plan: what rank 0 tells the others, and what a call may be served by.
+/// A choice without its Plan: rank 0 sends it to the other ranks, and servers get it with an order.
 struct Proposal {
   std::string algorithm;
-  Edges edges = Edges::kNone;  ///< that are coded
+  Edges edges = Edges::kNone;  ///< which edges are coded
   size_t slice_bytes = 0;      ///< this and the next three: see Choice
   size_t part_bytes = 0;
   int window = 1;
   double seconds = 0;
-  uint64_t digest = 0;  ///< of the Schedule
+  uint64_t digest = 0;  ///< digest of the Schedule
 };
 
-/// An algorithm that could serve a call, cut in the way that suits it best.
+/// An algorithm that could serve a call, with its best way to cut the data.
 struct Candidate {
   std::string algorithm;       ///< "ring", "aggregator:2"
-  Edges edges = Edges::kNone;  ///< that are coded
+  Edges edges = Edges::kNone;  ///< which edges are coded
   size_t slice_bytes = 0;
   int window = 1;
   Prediction prediction;
-  bool is_simulated = false;       ///< else the prediction is the cost model's estimate
-  std::optional<double> measured;  ///< seconds, from the Fabric's tuned times
+  bool is_simulated = false;       ///< otherwise the prediction is the cost model's estimate
+  std::optional<double> measured;  ///< in seconds, from the tuned times of the Fabric
   uint64_t plans = 0;              ///< see Schedule::plans_digest
 
   double seconds() const { return measured.value_or(prediction.seconds); }

@@ -15,14 +15,14 @@ namespace {
 static_assert(Publication::kMostProposals == Refinement::kMostChoices);
 
 constexpr size_t kMostEntries = 1024;
-/// Calls of one entry differ in size by up to a factor of two. A call of about this many bytes
-/// takes as long as one without any.
+/// Calls of one entry differ in size by up to a factor of two. The time of a call is taken as
+/// proportional to its bytes plus this many.
 constexpr double kFreeBytes = 32 * 1024;
-/// A scratch block for the figures of a tuning round.
+/// Bytes of a scratch block for the figures of a tuning round.
 constexpr size_t kTuningRoundBytes = 128;
 static_assert(sizeof(Refinement::Figures) <= kTuningRoundBytes);
 
-/// By rank alone, so that it depends on nothing that ranks could disagree about.
+/// A choice that depends on the rank only, so that ranks cannot disagree about it.
 Choice choice_by_rank(const std::string& algorithm, Collective collective, int root, size_t bytes,
                       int rank, int world_size) {
   for (const Generator& generator : generators()) {
@@ -33,8 +33,9 @@ Choice choice_by_rank(const std::string& algorithm, Collective collective, int r
   throw Error(ErrorCode::kInternal, "there is no " + algorithm + " for choices");
 }
 
-/// Whether calls can show which choice is best: all ranks must be equally long in them, and the
-/// size must be known. With a codec the residuals lie where the choice says.
+/// Whether the durations of calls can show which choice is best. All ranks must take part equally,
+/// and the size must be known. Calls with a codec keep their choice, because their residuals depend
+/// on it.
 bool shows_best(const CallShape& shape) {
   const bool is_collective = shape.collective == Collective::kAllReduce ||
                              shape.collective == Collective::kReduceScatter ||
@@ -86,7 +87,7 @@ PlanCache::Entry::RateSample PlanCache::Entry::rate_sample() const {
   return reacting_->epoch() == epoch_ ? RateSample::kRates : RateSample::kChoice;
 }
 
-// As if the call had the longest size of its class.
+// The time is scaled to that of a call with the longest size of its class.
 void PlanCache::Entry::record(size_t choice, size_t bytes, int64_t nanoseconds) {
   const double longest = static_cast<double>(size_class(shape_.bytes)) + kFreeBytes;
   const double factor = longest / (static_cast<double>(bytes) + kFreeBytes);
@@ -105,7 +106,8 @@ void PlanCache::Entry::tune(uint64_t number, const Refinement::Figures& slowest)
     log(Level::kDebug, kind_text(shape_) + ": from call " +
                            std::to_string(refinement_.history().back().call) + " on " + names);
   }
-  // Memory for those that calls may still take; the first one is read by other threads.
+  // Frees the Plans of choices that no call can take any more. The first one stays, because other
+  // threads read it.
   const std::vector<size_t>& present = refinement_.history().back().choices;
   for (size_t i = 1; i < choices_.size(); ++i) {
     if (std::ranges::find(present, i) == present.end()) choices_[i].plan.reset();
@@ -222,7 +224,7 @@ void PlanCache::take_rate_sample(Entry& entry, uint64_t number,
     case Entry::RateSample::kNothing:
       return;
     case Entry::RateSample::kRates: {
-      // While choices take turns, so do the rates.
+      // While choices take turns, there is no single pattern of traffic: 0, see RateWatch.
       const Refinement& refinement = entry.refinement_;
       const uint64_t pattern = refinement.is_exploring() ? 0
                                                          : reinterpret_cast<uintptr_t>(&entry) +

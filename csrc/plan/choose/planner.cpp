@@ -16,24 +16,25 @@
 namespace q7x2 {
 namespace {
 
-/// Ops of all ranks that are simulated for one choice, in about 10 ms, and to explain it.
+/// Limits of the number of ops, of all ranks, that are simulated: for a choice, which takes about
+/// 10 ms, and for an explanation.
 constexpr double kOpsForAChoice = 40e3;
 constexpr double kOpsToExplain = 4e6;
-/// The model's error: nine of ten calls between hosts take what it predicts within that share
-/// (docs/planner.md, "How far off it is"). Long calls take what the rates say, which the model
-/// knows better than the turns of processes and the latencies that make up short ones.
+/// The error of the model: nine of ten calls between hosts take the predicted time within this
+/// share (docs/planner.md, "How far off it is"). The error of long calls is smaller: their time
+/// follows from the rates, which the model knows better than scheduling and latencies.
 constexpr double kError = 0.16;
 constexpr double kErrorOfLong = 0.06;
 constexpr double kLongSeconds = 5e-3;
-/// Choices and Schedules that are remembered.
+/// The number of choices and Schedules that are remembered.
 constexpr size_t kMostChoices = 1024;
 constexpr size_t kMostSchedules = 64;
 #ifndef NDEBUG
 constexpr int kMaxCheckedRanks = 32;
 #endif
 
-/// How many times the best prediction another one may be for the call to be as fast in truth: the
-/// best one takes longer by the error, the other one is faster by it.
+/// A prediction of up to this many times the best one may really be as fast: the best call may take
+/// longer by the error, and the other one be faster by it.
 double within_error(double best_seconds) {
   const double error = best_seconds < kLongSeconds ? kError : kErrorOfLong;
   return (1 + error) / (1 - error);
@@ -156,7 +157,7 @@ std::vector<Proposal> Planner::propose(const CallShape& shape, size_t most) cons
   const bool is_settled = best.measured || !forced_.empty() || !shape.algorithms.empty();
   std::vector<Proposal> proposals;
   std::set<std::string> names;
-  // Nearly all algorithms make the same Plans for two ranks, and some do for more.
+  // Nearly all algorithms make equal Plans for two ranks, and some do for more.
   std::set<uint64_t> plans;
   for (const Rating& rating : ratings) {
     if (proposals.size() == (is_settled ? 1 : most)) break;

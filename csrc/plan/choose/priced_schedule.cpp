@@ -10,21 +10,22 @@ namespace q7x2 {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-/// Where several hosts send to one NIC, what is on its way should not be more than the NIC receives
-/// in that time: queues are about as long, and what they cannot hold is sent again.
+/// If several hosts send to one NIC, the bytes in flight should not exceed what the NIC receives in
+/// this time. Queues are about as long, and what does not fit is sent again.
 constexpr double kQueueSeconds = 0.02;
-/// All scratch blocks of all slices in progress together.
+/// The largest total of all scratch blocks of all slices in progress.
 constexpr size_t kMaxScratchBytes = 32 * kMiB;
-/// What all slices in progress put into shared memory. Two of the largest calls fit.
+/// The largest total that all slices in progress put into shared memory. Two of the largest calls
+/// fit.
 constexpr size_t kMaxStagedBytes = 8 * kMiB;
 constexpr size_t kAlignment = 64;
-/// Sends, receives, and what is done with them, for each message.
+/// Number of ops per message: sends, receives, and the work on the received data.
 constexpr double kOpsPerMessage = 2.5;
 
-/// From how many ops of all ranks on it is looked for ranks that stand for others.
+/// From this number of ops of all ranks on, a search for ranks that represent others is worthwhile.
 constexpr double kManyOps = 100e3;
 
-/// What it costs to make an op of a Plan, and of a coded one, beside simulating it.
+/// The cost of making an op of a Plan, and of a coded Plan, relative to simulating it.
 constexpr double kMaking = 0.5;
 constexpr double kMakingCoded = 3;
 
@@ -61,7 +62,7 @@ size_t PricedSchedule::longest_part(int window) const {
 Cut PricedSchedule::cut(size_t bytes, size_t part_bytes, int window) const {
   const size_t allowed = std::max<size_t>(std::min(part_bytes, longest_part(window)), 1);
   const size_t longest = is_uneven_ ? allowed : divide_up(bytes, total_weight_) * heaviest_;
-  // Slices of one length, not many long ones and a rest.
+  // Slices of equal length, instead of many long ones and a short rest.
   const size_t slices = std::max<size_t>(divide_up(longest, allowed), 1);
   return in_slices(bytes, divide_up(longest, slices) / heaviest_ * total_weight_, window);
 }

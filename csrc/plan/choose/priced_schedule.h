@@ -1,5 +1,5 @@
 // PricedSchedule: a Schedule that could serve a call, the ways to cut the call's data for it, and
-// the time that each of them takes.
+// the predicted time of each.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace q7x2 {
 
-/// How the data is cut; see Choice.
+/// How the data is cut; see Choice. Lengths are in bytes.
 struct Cut {
   size_t slice_bytes;
   size_t part_bytes;
@@ -23,41 +23,41 @@ struct Cut {
 
 class PricedSchedule {
  public:
-  /// `site` must stay. `is_uneven`: parts have lengths of their own.
+  /// `site` must outlive it. `is_uneven`: parts have different lengths.
   PricedSchedule(std::shared_ptr<const Schedule> schedule, const Site& site,
                  const CodingCost& coding, bool is_uneven);
 
   const Schedule& schedule() const { return *schedule_; }
   const std::string& name() const { return schedule_->algorithm(); }
 
-  /// Into parts of at most `part_bytes`, less where memory says so.
+  /// Cuts into parts of at most `part_bytes`; of less if memory is short.
   Cut cut(size_t bytes, size_t part_bytes, int window) const;
-  /// Into slices of `slice_bytes`, or the next longer ones that are possible; shorter ones where
-  /// memory says so.
+  /// Cuts into slices of `slice_bytes`, or of the next longer possible length; of less if memory is
+  /// short.
   Cut in_slices(size_t bytes, size_t slice_bytes, int window) const;
 
-  /// By the cost model.
+  /// The seconds that the cost model estimates.
   double estimate(size_t bytes, const Cut& cut) const;
-  /// By the cost model, with the loads of all resources.
+  /// The estimate of the cost model, with the loads of all resources.
   Prediction estimate_loads(size_t bytes, const Cut& cut) const;
-  /// Seconds that no simulation of it is below: what its busiest wire takes at its full rate.
+  /// A lower bound, in seconds, of all simulations: the time of its busiest wire at full rate.
   double bound(size_t bytes) const;
-  /// By the simulator. `max_slices`: see SimulatedCall. For the first simulation Plans are made: of
-  /// all ranks, or of those that stand for all if that is possible and worthwhile.
+  /// The prediction of the simulator. `max_slices`: see SimulatedCall. The first simulation makes
+  /// Plans: for all ranks, or, if possible and worthwhile, for some ranks that represent all.
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
-  /// Of a call that was simulated: seconds after a silence, see SimulatedCall.
+  /// For a call that was simulated: the seconds that it takes after a silence, see SimulatedCall.
   double simulate_after_silence(size_t bytes, const Cut& cut);
-  /// About the ops of all ranks for one slice: the price of simulating it.
+  /// About the number of ops of all ranks for one slice: the price of simulating it.
   double ops() const;
-  /// The price of making the Plans of all ranks, in simulated ops; 0 once they are made.
+  /// The price of making the Plans of all ranks, in simulated ops; 0 if they exist.
   double making() const;
 
-  /// Whether the window of slices is more than the queue holds of a NIC to which several hosts
-  /// send. `ratio`: bytes of a message for a byte of its part.
+  /// Whether the window of slices exceeds the queue of a NIC to which several hosts send. `ratio`:
+  /// bytes of a message per byte of its part.
   bool floods(const Cut& cut, double ratio) const;
 
  private:
-  /// With which the scratch blocks and the staged messages of `window` slices fit their memory.
+  /// The longest part with which the scratch blocks and the staged messages of `window` slices fit.
   size_t longest_part(int window) const;
 
   std::shared_ptr<const Schedule> schedule_;
@@ -72,8 +72,8 @@ class PricedSchedule {
 
   std::vector<Plan> plans_;
   std::optional<Simulator> simulator_;  // over plans_
-  std::vector<Plan> some_plans_;        // of the ranks that stand for all
-  std::optional<Simulator> some_;       // over them
+  std::vector<Plan> some_plans_;        // the Plans of ranks that represent all
+  std::optional<Simulator> some_;       // over some_plans_
   bool has_looked_for_some_ = false;
 };
 

@@ -38,7 +38,7 @@ struct Wire {
 static_assert(sizeof(Wire) <= Publication::kBytes);
 static_assert(std::is_trivially_copyable_v<Wire>);
 
-/// Of all the rest.
+/// A digest of all fields except `check`.
 uint64_t check_of(Wire wire) {
   wire.check = 0;
   Digest digest;

@@ -1,4 +1,4 @@
-// Publication: what rank 0 proposes for calls of one kind, as bytes that the other ranks check.
+// Publication: rank 0's proposals for calls of one kind, as bytes that the other ranks check.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 namespace q7x2 {
 
 struct Publication {
-  /// The length as bytes.
+  /// The length in bytes.
   static constexpr size_t kBytes = 2048;
   static constexpr size_t kMostProposals = 6;
 
-  std::vector<Proposal> proposals;  ///< the chosen one first
-  std::string environment;          ///< what the publisher runs on, for messages
-  uint64_t epoch = 0;               ///< of the Fabric that they were made for
+  std::vector<Proposal> proposals;  ///< the chosen one is first
+  std::string environment;          ///< the build and processor of rank 0, for messages
+  uint64_t epoch = 0;               ///< the epoch of the Fabric that they were made for
 
-  /// Writes kBytes bytes. Throws Error(kInternal) where a name is too long.
+  /// Writes kBytes bytes. Throws Error(kInternal) if a name is too long.
   void write(std::span<std::byte> bytes) const;
-  /// Throws Error(kInternal) where the bytes are no publication.
+  /// Throws Error(kInternal) if the bytes are not a publication.
   static Publication read(std::span<const std::byte> bytes);
 };
 

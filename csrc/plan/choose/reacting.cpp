@@ -13,7 +13,7 @@
 namespace q7x2 {
 namespace {
 
-/// Two hosts have one route each way: there is no other Plan for it.
+/// Between two hosts there is one route per direction, so no other Plan can avoid it.
 constexpr int kFewestHosts = 3;
 /// A rate sample carries 8 bytes for each pair of hosts.
 constexpr int kMostHosts = 64;
@@ -25,7 +25,7 @@ constexpr double kMostBetweenLooks = 256e6;  // bytes
 constexpr size_t kMostEditions = 8;
 constexpr size_t kAlignment = 64;
 
-/// What a rate sample's message begins with. Rank 0 fills it in, the others add zeros.
+/// The beginning of a rate sample's message. Rank 0 fills it in, the others contribute zeros.
 struct Header {
   int32_t now = 0;    ///< milliseconds
   int32_t pause = 0;  ///< milliseconds; 0: rank 0 does not react
@@ -55,7 +55,7 @@ Wiring wiring_of(const Fabric& fabric) {
   return wiring;
 }
 
-/// Sums of all ranks of a host must fit.
+/// Clamps a number so that the sum of all ranks of a host does not overflow.
 int32_t number_that_adds_up(int64_t number) {
   constexpr int64_t kMost = 1 << 24;
   return static_cast<int32_t>(std::clamp<int64_t>(number, 0, kMost));
@@ -106,7 +106,7 @@ void Reacting::write(std::span<std::byte> message, const Counts& counts) {
   };
   const int own = measured_->host_of[static_cast<size_t>(rank_)];
   for (const auto& [way, sent] : links_.take(counts.connections)) {
-    // Collectives take a private link if there is one.
+    // Collectives use a private link if there is one.
     if (way.host == own || way.is_private != watch_.wiring().is_linked(own, way.host)) continue;
     put(layout.sent(own, way.host), static_cast<int64_t>(sent.bytes / 1024),
         static_cast<int64_t>(sent.busy));

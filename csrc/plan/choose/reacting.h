@@ -1,20 +1,20 @@
-// Reacting: the links and processors of a group are watched while its calls run, and calls are
-// planned anew if they change.
+// Reacting: watches the links and processors of a group while its calls run. If they change, calls
+// are planned again.
 //
 //   call of a kind    0 ...      k              2k             3k             4k
-//   before it         choice     look           look           look           new choice
-//                                rates          rates          rates: one
+//   before it         choice     rate sample    rate sample    rate sample    rate sample
+//                                rates          rates          rates: one     new choice
 //                                                              has changed
 //
-// A *rate sample* precedes every k-th long call of a kind: an all-reduce of what the ranks'
-// connections have sent, and of what their processors have done (ledger/rate_watch.h). All ranks
-// then hold the same numbers, and decide alike whether a link or a host has changed. If so, the
-// Fabric's epoch advances. At the next rate sample before a call of a kind whose choice was made
-// for an earlier epoch, rank 0 plans, and the all-reduce carries its new choice instead of rates:
-// all others contribute zeros.
+// A *rate sample* precedes every k-th long call of a kind. It is an all-reduce of what the ranks'
+// connections have sent and what their processors have done (ledger/rate_watch.h). Afterwards all
+// ranks have the same numbers, and decide alike whether a link or a host has changed. If so, the
+// Fabric's epoch advances. The next rate sample before a call of a kind whose choice was made for
+// an earlier epoch carries a new choice instead of rates: rank 0 plans, and all others contribute
+// zeros.
 //
-// k follows from the size of the calls, so ranks know it when they submit them. A rate sample
-// happens once per tenth of a second of traffic on the slowest link, and never before short calls.
+// k follows from the size of the calls, so ranks know it when they submit them. Rate samples are
+// about a tenth of a second of traffic on the slowest link apart. Short calls have none.
 #pragma once
 
 #include <chrono>
@@ -39,21 +39,22 @@ namespace q7x2 {
 
 class Reacting {
  public:
-  /// `pause`: on rank 0, the least time between two changes; 0: there are none.
+  /// `pause`: on rank 0, the shortest time between two changes; 0: no changes.
   Reacting(std::shared_ptr<Planner> planner, int rank, std::chrono::milliseconds pause);
 
-  /// How many calls of a kind there are from one rate sample to the next; 0: there are no rate
-  /// samples. Equal on all ranks.
+  /// The number of calls of a kind from one rate sample to the next; 0: no rate samples. Equal on
+  /// all ranks.
   uint64_t calls_between_rate_samples(const CallShape& shape) const;
-  /// The length of a rate sample's message, and the most for `world_size` ranks.
+  /// The length of a rate sample's message in bytes, and the largest such length for `world_size`
+  /// ranks.
   size_t bytes() const;
   static size_t most_bytes(int world_size);
 
-  // Below: under the reactor's lock.
+  // The functions below are called under the reactor's lock.
 
-  /// False once rank 0 has said that it does not react.
+  /// False if rank 0 has said that it does not react.
   bool is_on() const { return is_on_; }
-  /// What a rank has counted.
+  /// The counters of one rank.
   struct Counts {
     std::vector<Connection> connections;
     ReductionMeter::Done reductions;  ///< since the last rate sample
@@ -61,18 +62,20 @@ class Reacting {
   };
   /// Writes what this rank has done since the last rate sample.
   void write(std::span<std::byte> message, const Counts& counts);
-  /// Reads the sum of what all ranks have written. `pattern`: see RateWatch. True: the epoch has
-  /// advanced.
+  /// Reads the sum of the messages of all ranks. `pattern`: see RateWatch. Returns whether the
+  /// epoch has advanced.
   bool read(std::span<const std::byte> message, uint64_t pattern);
 
   // Any thread.
 
   uint64_t epoch() const;
-  /// For the Fabric of an epoch. Throws Error(kInternal) where it is long gone.
+  /// The planner for the Fabric of an epoch. Throws Error(kInternal) if the epoch is no longer
+  /// kept.
   std::shared_ptr<Planner> planner(uint64_t epoch) const;
-  /// Why the epoch began, for people. Empty for the first one.
+  /// Why the epoch began, for people. Empty for the first epoch.
   std::string reason(uint64_t epoch) const;
-  /// Whether all rates are the same in both. Only of late epochs, and of the first one.
+  /// Whether both epochs have the same rates. False for epochs that are no longer kept, except the
+  /// first.
   bool have_same_rates(uint64_t one, uint64_t other) const;
 
  private:
@@ -93,7 +96,7 @@ class Reacting {
   TurnMeter turns_;
   RateWatch watch_;
   bool is_on_ = true;
-  mutable std::mutex mutex_;      // guards the editions
+  mutable std::mutex mutex_;      // guards `editions_`
   std::deque<Edition> editions_;  // the newest last
 };
 

@@ -10,30 +10,31 @@
 namespace q7x2 {
 namespace {
 
-// Numbers of calls: see the picture.
+// Numbers of calls: see the picture in the header.
 constexpr uint64_t kBegin = 6;
 constexpr uint64_t kRateSample = 18;
 constexpr uint64_t kFinal = 24;
 constexpr uint64_t kFirstEpoch = 128;
-/// Calls before an epoch that are measured, to see whether they have become slower.
+/// Number of calls before an epoch that are measured, to detect whether they have become slower.
 constexpr uint64_t kWatched = 16;
 
 constexpr int64_t kOne = 1000;  // ratios and noise are in thousandths
-/// What the model's predictions are off by, beside each other (docs/planner.md).
+/// The error of the model's predictions relative to each other (docs/planner.md).
 constexpr int64_t kModelNoise = 200;
 constexpr int64_t kLeastNoise = 10;
-/// A choice that is less than 5 % faster changes nothing.
+/// A change must make calls at least 5 % faster.
 constexpr int64_t kWorthAChange = 950;
-/// Finalists look at most 25 % slower than the best one.
+/// A finalist appears at most 25 % slower than the best one.
 constexpr int64_t kNear = 1250;
 constexpr size_t kMostFinalists = 3;
-/// The present choice takes 1.5 times as long as when it was chosen: reason to look again.
+/// If the present choice takes 1.5 times as long as when it was chosen, all choices are compared
+/// again.
 constexpr int64_t kSlower = 1500;
 constexpr int64_t kLargestRatio = 10 * kOne;
 constexpr int64_t kLongest = 1'000'000'000'000'000;
 constexpr size_t kMostTimes = 64;
 
-/// How far a call is into its epoch, the calls from one power of two to the next.
+/// The position of a call in its epoch. An epoch is the calls from one power of two to the next.
 uint64_t in_epoch(uint64_t call) {
   return call < kFirstEpoch ? call : call - std::bit_floor(call);
 }
@@ -56,7 +57,7 @@ uint64_t mix(uint64_t value) {
   return value ^ value >> 31;
 }
 
-/// Of `count` things that take turns in rounds, each in an order of its own: whose turn it is.
+/// `count` choices take turns in rounds, each round in its own order: returns whose turn it is.
 size_t turn_of(uint64_t begin, uint64_t call, size_t count) {
   const uint64_t round = (call - begin) / count;
   std::array<size_t, Refinement::kMostChoices> order{};
@@ -106,10 +107,11 @@ void Refinement::record(size_t choice, int64_t nanoseconds) {
   if (times.size() < kMostTimes) times.push_back(std::clamp<int64_t>(nanoseconds, 1, kLongest));
 }
 
-// The middle third is robust, and its mean is what calls take on average where their times
-// alternate between two values: of ranks that call in a loop, now one is early and now another.
-// Noise only adds, so the lower half says how far normal times spread: of n normal numbers the
-// median's error is 1.86 times its distance to the lower quartile, divided by the root of n.
+// The middle third is robust against outliers. Its mean is the average time of calls whose times
+// alternate between two values, as happens if ranks call in a loop and are early in turn. Noise
+// only adds to times, so the lower half shows the spread of normal times. For n normal numbers, the
+// error of the median is 1.86 times its distance to the lower quartile, divided by the square root
+// of n.
 Refinement::Figures Refinement::figures() const {
   Figures figures;
   for (size_t i = 0; i < times_.size(); ++i) {
@@ -128,7 +130,8 @@ Refinement::Figures Refinement::figures() const {
   return figures;
 }
 
-// Prediction and measurement, each weighted by the inverse square of its noise.
+// The weighted mean of prediction and measurement. The weights are the inverse squares of their
+// noise.
 std::vector<int64_t> Refinement::ratios(const Figures& slowest) const {
   const size_t present = history_.back().choices[0];
   std::vector<int64_t> ratios;

@@ -21,46 +21,46 @@ namespace {
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-/// The longest parts that are tried. Longer ones do not use a link better, and leave the cache
-/// between their arrival and their fold; shorter ones start the next step earlier.
+/// The lengths of parts that are tried. Longer parts do not use a link better, and leave the cache
+/// between their arrival and their reduction. Shorter parts start the next step earlier.
 constexpr std::array kHostParts = {256 * kKiB, 64 * kKiB, 16 * kKiB};
 constexpr std::array kNetworkParts = {512 * kKiB, 128 * kKiB, 32 * kKiB};
-/// Coded messages shall not be so short that sending them costs more than what they hold: of the
-/// parts above, those are left out whose messages would hold fewer bytes,
+/// A coded message should not be so short that sending it costs more than its content. Lengths from
+/// above whose messages would have fewer bytes than this are not tried.
 constexpr double kLeastMessageBytes = 16 * kKiB;
-/// and for calls whose messages hold less than that share of their parts' bytes there are others.
+/// If messages have less than this share of their parts' bytes, kSparseParts is tried instead.
 constexpr double kFewBytes = 1.0 / 50;
 constexpr std::array kSparseParts = {2 * kMiB, 512 * kKiB};
-/// Slices in progress, and what the best candidate is tried with besides.
+/// The number of slices in progress, and a second number that the best candidate is tried with.
 constexpr int kWindow = 4;
 constexpr int kWideWindow = 8;
-/// The share of the time that a wide window must leave: it touches twice the memory, which caches
-/// feel and the model does not.
+/// A wide window must reduce the time to this share. It uses twice the memory, whose effect on
+/// caches is not in the model.
 constexpr double kWorthMoreMemory = 0.98;
-/// And the share that parts leave that are shorter, by the model's estimate: they take more
-/// messages.
+/// Shorter parts must reduce the estimated time to this share, because they need more messages.
 constexpr double kWorthMoreMessages = 0.97;
-/// The estimates of the model are that far off at most, nearly always: whoever is estimated to take
-/// longer than so many times the best one is not simulated.
+/// Estimates of the model are nearly always off by less than this factor. So a candidate whose
+/// estimate is more than this many times the best one is not simulated.
 constexpr double kHopeless = 2;
-/// The same between far hosts. The estimate takes the latencies of a round for the longest one of
-/// all ranks, and there that is nearly all of the time.
+/// The same between far hosts. There, nearly all of the time is latency, and the estimate uses the
+/// largest latency of all ranks in each round.
 constexpr double kHopelessBetweenFar = 4;
-/// A large candidate whose busiest wire alone takes longer than that many times the best simulated
-/// one is not simulated.
+/// A large candidate is not simulated if its busiest wire alone takes more than this many times the
+/// time of the best simulated one.
 constexpr double kWorthALook = 1.01;
-/// Candidates are simulated for some slices, and the best into their steady state.
+/// The number of slices that each candidate is simulated for, and the best ones, into their steady
+/// state.
 constexpr int kFirstLook = 2;
 constexpr int kSteadyState = 3 * kWindow;
-/// The first slices say little of the others between far hosts: where that share of all simulations
-/// is enough, each candidate is simulated into its steady state.
+/// Between far hosts the first slices say little about the later ones. So if a simulation into the
+/// steady state takes at most this share of all simulations, each candidate gets one.
 constexpr double kShareOfFar = 1.0 / 8;
 constexpr size_t kFinalists = 3;
-/// Schedules of more ops, of all ranks together, are simulated once, for one slice, if at all.
+/// A Schedule with more ops, of all ranks together, is simulated for one slice only, if at all.
 constexpr double kManyOps = 100e3;
-/// What an uneven call is taken for: its parts may well be long.
+/// The assumed size of an uneven call: its parts may well be long.
 constexpr size_t kUnevenBytes = kMiB;
-/// Measured times speak for size classes up to so many times as long or short.
+/// Measured times count for size classes that are up to this many times as long or short.
 constexpr double kTunedReach = 4;
 
 double largest_alpha(const Site& site) {
@@ -69,7 +69,7 @@ double largest_alpha(const Site& site) {
   return site.routes.largest_alpha(ranks);
 }
 
-/// On a grid of a tenth of a per cent: what differs by less is equal.
+/// Times on a grid of 0.1 %. Times that differ by less count as equal.
 double rounded_time(double seconds) {
   return std::floor(std::log(std::max(seconds, 1e-12)) * 1000);
 }
@@ -81,7 +81,8 @@ bool is_faster(const Prediction& a, const Prediction& b) {
   return order(a) < order(b);
 }
 
-/// An estimate is compared with simulated times only after what they have shown of estimates.
+/// Estimates are corrected by the ratio of simulated to estimated times before they are compared
+/// with simulated times.
 void correct_estimates(std::vector<Rating>& ratings, const std::vector<double>& ratios) {
   if (ratios.empty()) return;
   const double correction = median(ratios);
@@ -90,14 +91,14 @@ void correct_estimates(std::vector<Rating>& ratings, const std::vector<double>& 
   }
 }
 
-/// What a call is simulated with.
+/// The size with which a call is simulated.
 size_t typical_bytes(const CallShape& shape) {
   return shape.bytes == CallShape::kUneven ? kUnevenBytes : size_class(shape.bytes);
 }
 
 }  // namespace
 
-// Beyond half of the address space the next power of two does not exist, nor does such a buffer.
+// Above half of the address space there is no next power of two. Such buffers do not exist either.
 size_t size_class(size_t bytes) {
   return bytes > CallShape::kUneven / 2 ? bytes : std::bit_ceil(bytes);
 }
@@ -187,7 +188,8 @@ std::vector<Rating> ScheduleSearch::measured() {
   if (shape_.bytes == CallShape::kUneven || !shape_.codec.empty()) return ratings;
   const std::vector<Fabric::Tuned> times = nearest_times();
   for (Variant& variant : variants_) {
-    if (variant.generator == nullptr) continue;  // times are not of its file
+    // The Fabric has no times of user-defined Schedules.
+    if (variant.generator == nullptr) continue;
     for (const Fabric::Tuned& time : times) {
       if (time.algorithm != variant.generator->full_name(variant.parameter)) continue;
       PricedSchedule& schedule = price(variant);
@@ -195,7 +197,7 @@ std::vector<Rating> ScheduleSearch::measured() {
       Prediction prediction = schedule.estimate_loads(bytes_, cut);
       double seconds = time.seconds;
       if (time.bytes != bytes_) {
-        // The other size's time, changed as the model says that it changes with the size.
+        // The measured time of the other size, scaled by the model's ratio of the two sizes.
         const Cut then = schedule.in_slices(time.bytes, time.slice_bytes, time.window);
         seconds *= prediction.seconds / schedule.estimate(time.bytes, then);
       }
@@ -260,7 +262,7 @@ std::vector<Rating> ScheduleSearch::estimated(const EdgeCoding& edges) {
 void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) const {
   const double hopeless =
       (is_far_ ? kHopelessBetweenFar : kHopeless) * ratings.front().prediction.seconds;
-  std::vector<double> ratios;  // of simulated times to estimates
+  std::vector<double> ratios;  // ratios of simulated to estimated times
   std::vector<Rating*> beaten;
   double best = std::numeric_limits<double>::infinity();
   for (Rating& rating : ratings) {
@@ -268,7 +270,7 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
     const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
     const double steady = rating.priced->ops() * kSteadyState * static_cast<double>(ways.size());
     const int look = is_far_ && steady <= kShareOfFar * max_ops ? kSteadyState : kFirstLook;
-    // What one window holds has no steady state.
+    // A call that fits in one window has no steady state.
     const auto slices = [&](const Cut& cut) {
       const size_t all = (bytes_ + cut.slice_bytes - 1) / cut.slice_bytes;
       if (is_large) return 1;
@@ -348,7 +350,7 @@ void ScheduleSearch::resize(Rating& rating) const {
   if (rating.measured) *rating.measured *= rating.prediction.seconds / before;
 }
 
-// The measured times of the nearest size, the smaller one of two.
+// The measured times of the nearest size; if two are equally near, of the smaller one.
 std::vector<Fabric::Tuned> ScheduleSearch::nearest_times() const {
   std::vector<Fabric::Tuned> nearest;
   double least = kTunedReach;

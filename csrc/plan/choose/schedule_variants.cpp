@@ -1,4 +1,5 @@
-// Which algorithms, with which parameters and coded edges, may serve a call.
+// The part of ScheduleSearch that decides which algorithms, parameters and coded edges may serve a
+// call.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -40,7 +41,7 @@ ScheduleRequest ScheduleSearch::request_of(const Variant& variant) const {
 
 bool ScheduleSearch::is_allowed(const Variant& variant) const {
   const Generator& generator = *variant.generator;
-  // Servers know no codecs.
+  // Servers do not support codecs.
   if (!shape_.codec.empty() && !site_.fabric.servers.empty() &&
       find_schedule_(generator, request_of(variant))->num_members() > site_.fabric.world_size()) {
     return false;
@@ -59,7 +60,7 @@ bool ScheduleSearch::is_allowed(const Variant& variant) const {
 
 void ScheduleSearch::check_parameter(const AlgorithmName& wish, const Generator& generator,
                                      const std::vector<int>& parameters) const {
-  // Without servers there is nothing to choose from, and calls that wish for them choose freely.
+  // Without servers there are no valid parameters. Calls that name servers then choose freely.
   if (wish.name != generator.name || !wish.parameter || parameters.empty() ||
       std::count(parameters.begin(), parameters.end(), *wish.parameter) > 0) {
     return;

@@ -26,7 +26,6 @@ NOT_YET = (
     "csrc/backend/",
     "csrc/executor/probe/",
     "csrc/fabric/",
-    "csrc/plan/choose/",
     "csrc/plan/cost/",
     "csrc/transport/bootstrap/",
 )
