@@ -1,4 +1,5 @@
-// What the c10d calls check before anything is sent. Texts are those that c10d's users know.
+// Checks of the arguments of c10d calls, before anything is sent. The error texts are those that
+// c10d's users know.
 #pragma once
 
 #include <functional>
@@ -12,15 +13,15 @@ namespace q7x2 {
 using Tensors = std::vector<at::Tensor>;
 using Complain = std::function<void(const std::string&)>;
 
-// Raises the errors that c10d's argument checks find, with the name of the call before them.
+// Returns a function that raises the errors of c10d's argument checks. The name of the call
+// precedes each text.
 inline Complain complain(const char* call) {
   return [call](const std::string& message) {
     TORCH_CHECK(false, "ProcessGroupQ7x2::", call, ": ", message);
   };
 }
 
-// The texts below are those of c10d's helpers, which are newer than the oldest torch q7x2 builds
-// with.
+// c10d has helpers with the same texts, but not in the oldest torch that q7x2 builds with.
 inline void require(const Complain& fn, bool condition, const std::string& message) {
   if (!condition) {
     fn(message);

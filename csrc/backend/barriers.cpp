@@ -1,4 +1,4 @@
-// The barrier, and the one that says who did not come.
+// The barrier, and the monitored barrier, which names the ranks that did not arrive.
 #include <algorithm>
 
 #include "backend/collectives.h"
@@ -10,7 +10,7 @@ WorkPointer barrier(GroupCalls& group, const c10d::BarrierOptions& opts) {
   group.enter();
   CallBuilder call{group.size(), c10d::OpType::BARRIER, "q7x2:barrier", {},
                    {},           opts.timeout,          opts.asyncOp};
-  // A barrier is over when all collectives before it are.
+  // A barrier is complete only when all collectives before it are.
   call.after = group.runtime().tasks_of(*group.group());
   std::erase_if(call.after, [](const auto& task) { return task->done() || !task->takes_turn(); });
   call.calls.emplace_back(Collective::kBarrier, DType::kBytes)
@@ -18,10 +18,10 @@ WorkPointer barrier(GroupCalls& group, const c10d::BarrierOptions& opts) {
   return group.launch(std::move(call));
 }
 
-// Rank 0 hears from every rank and then answers all, so that it can say who did not come.
+// Rank 0 receives a message from every rank and then answers all, so it knows who did not arrive.
 void monitored_barrier(GroupCalls& group, const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   group.enter();
-  // User tags are not negative as int32, so these never meet them.
+  // User tags are not negative as int32, so they never equal these.
   const uint32_t tag = uint32_t{1} << 31 | (group.next_barrier() & ~(uint32_t{1} << 31));
   const auto timeout = group.effective(opts.timeout);
   const TimePoint deadline = Clock::now() + timeout;

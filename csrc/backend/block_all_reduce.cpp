@@ -1,4 +1,4 @@
-// The all-reduce of dense tensors that leaves out blocks of zeros.
+// The all-reduce of dense tensors that does not send blocks of zeros.
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +17,9 @@ WorkPointer block_all_reduce(GroupCalls& group, Tensors& tensors, const CodedOpt
   const auto op = static_cast<c10d::ReduceOp::RedOpType>(opts.op);
   require(fn, op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG,
           "'blocks' is for a SUM or an AVG");
-  require(fn, opts.errors.empty(), "'blocks' loses nothing, and takes no residual");
+  require(fn, opts.errors.empty(), "'blocks' is lossless and takes no residual");
   require(fn, !opts.refuses_nonfinite,
-          "'blocks' does not look at results: nonfinite must be "
+          "'blocks' does not check the result: nonfinite must be "
           "\"propagate\"");
   require(
       fn, opts.edges == EdgeWish::kAuto,

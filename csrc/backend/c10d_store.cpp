@@ -23,10 +23,10 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// An answer that takes longer is overdue.
+// While an answer takes longer than this, `attend` is called in steps of this length.
 constexpr milliseconds kOverdue{10};
 
-// What torch says, without the stack of its C++ functions.
+// An error with torch's text, without the stack of its C++ functions.
 Error store_error(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text =
@@ -36,7 +36,8 @@ Error store_error(const std::exception& error) {
                    text.substr(0, text.find('\n')));
 }
 
-/// Nothing if the store does not use TCP, or if its host has no address. IPv4 counts first.
+/// Watches the store's host. Nothing if the store does not use TCP, or if its host has no address.
+/// An IPv4 address is preferred.
 std::optional<HostWatch> watch_of(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto root = root_of(store);
   const auto* tcp = dynamic_cast<const c10d::TCPStore*>(root.get());
@@ -48,7 +49,8 @@ std::optional<HostWatch> watch_of(const c10::intrusive_ptr<c10d::Store>& store) 
 
 }  // namespace
 
-/// The thread that calls the store. It shares its state, so that it can be left behind.
+/// The thread that calls the store. It co-owns its state, so it can be detached and outlive the
+/// store.
 class C10dStore::Caller {
  public:
   static std::shared_ptr<Caller> start() {
@@ -61,7 +63,7 @@ class C10dStore::Caller {
     calls_.push_back(std::move(call));
     changed_.notify_one();
   }
-  /// Ends the thread, or leaves it behind if it is in a call.
+  /// Ends the thread. If it is in a call, it is detached and ends after the call.
   void stop() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -98,7 +100,7 @@ class C10dStore::Caller {
 
   const ForkGuard home_;
   std::thread thread_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<std::function<void()>> calls_;
   bool is_calling_ = false;
@@ -119,13 +121,13 @@ C10dStore::~C10dStore() {
 template <typename Call>
 auto C10dStore::ask(Call call) {
   using Result = decltype(call(*store_));
-  // The thread may outlive this object.
+  // The call co-owns the store, because the thread may outlive this object.
   const auto task = std::make_shared<std::packaged_task<Result()>>(
       [store = store_, call = std::move(call)] { return call(*store); });
   std::future<Result> answer = task->get_future();
   caller_->post([task] { (*task)(); });
   const auto asked = Clock::now();
-  if (watch_ && !is_owed_answer_) watch_->hear(asked);  // it has answered all that was asked before
+  if (watch_ && !is_owed_answer_) watch_->hear(asked);  // the store has answered all earlier calls
   is_owed_answer_ = true;
   while (answer.wait_for(kOverdue) != std::future_status::ready) {
     attend_();
@@ -189,7 +191,7 @@ std::vector<std::string> C10dStore::get(const std::vector<std::string>& keys) {
   });
 }
 
-// When TCPStore's own wait times out, torch prints two warnings each time.
+// TCPStore's own wait is not used, because torch prints two warnings each time when it times out.
 void C10dStore::pause(microseconds time) {
   std::this_thread::sleep_for(time);
 }

@@ -1,9 +1,10 @@
-// A c10d Store as a bootstrap sees it. A lost connection becomes one sentence.
+// C10dStore: a c10d Store as the bootstrap uses it. Exceptions of torch become Errors of one
+// sentence.
 //
-// A call to a store whose host has fallen silent does not return for minutes. So calls run in a
-// thread of their own, and the caller looks around every few milliseconds while it waits. If it
-// gives up, the thread is left behind with the call, and ends when the call does. Meanwhile a TCP
-// store's host is watched, so that its silence is an error as soon as that of any other host.
+// If the store's host does not answer, a call to the store does not return for minutes. So calls
+// run in their own thread, and the caller of a C10dStore calls `attend` every few milliseconds
+// while it waits. If it gives up, the thread is detached, and ends after the call. The host of a
+// TCP store is watched meanwhile, so its silence is detected as fast as that of any other host.
 #pragma once
 
 #include <chrono>
@@ -22,11 +23,11 @@ namespace q7x2 {
 
 class C10dStore final : public KeyStore {
  public:
-  /// Called while an answer is overdue; may throw to give up the call.
+  /// Called repeatedly while an answer is overdue. It may throw to give up the call.
   using Attend = std::function<void()>;
 
-  /// `timeout`: no call takes longer; it throws Error(kTimeout). Each throws Error(kTransport)
-  /// where the connection breaks or the store's host falls silent.
+  /// `timeout`: limit for each call, which then throws Error(kTimeout). A call throws
+  /// Error(kTransport) if the connection breaks or if the store's host does not answer.
   C10dStore(
       c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
       Attend attend = [] {});
@@ -34,7 +35,7 @@ class C10dStore final : public KeyStore {
   C10dStore(const C10dStore&) = delete;
   C10dStore& operator=(const C10dStore&) = delete;
 
-  /// From the next call on.
+  /// Used from the next call on.
   void set_attend(Attend attend) { attend_ = std::move(attend); }
 
   void set(const std::string& key, const std::string& value) override;
@@ -55,21 +56,23 @@ class C10dStore final : public KeyStore {
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::chrono::milliseconds timeout_;
   Attend attend_;
-  std::optional<HostWatch> watch_;  // of a TCP store's host
-  bool is_owed_answer_ = false;     // to a call that was given up: the next one waits for it, too
+  std::optional<HostWatch> watch_;  // null: the store does not use TCP
+  bool is_owed_answer_ = false;     // a call was given up: the next one also waits for its answer
   std::shared_ptr<Caller> caller_;
 };
 
-/// The store below all prefixes.
+/// The store without any prefixes.
 c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& store);
 
-/// Which group each process of a job is making. Ranks that disagree about the name of the next
-/// group wait for each other under different keys; so their errors can say it.
+/// The name of the group that each process of a job is making. Ranks that disagree about the name
+/// of the next group wait for each other under different keys. With these names, their errors can
+/// say so.
 class Announcements {
  public:
-  /// `root`: the store below all prefixes. Ranks are those of the job.
+  /// `root`: the store without any prefixes. Ranks are those of the job.
   Announcements(KeyStore& root, uint64_t rank, std::string group);
-  /// " (rank 5 was last seen making the group '7')", or nothing where it makes the same.
+  /// " (rank 5 was last seen making the group '7')", or an empty text if the rank makes the same
+  /// group.
   std::string of(uint64_t rank) const;
   bool makes_the_same(uint64_t rank) const { return root_.read(key(rank)) == group_; }
 

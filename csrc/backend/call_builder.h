@@ -1,7 +1,7 @@
-// CallBuilder: one call of c10d, described to the executor.
+// CallBuilder: the description of one c10d call for the executor.
 //
-// Each collective checks its arguments, makes a builder, and adds a TensorCall for each of its
-// collective calls. `GroupCalls::launch` plans and starts them.
+// Each collective checks its arguments, makes a builder, and adds one TensorCall per executor call.
+// `GroupCalls::launch` plans and starts these.
 #pragma once
 
 #include <chrono>
@@ -24,16 +24,18 @@ struct CallBuilder {
   c10d::OpType type;
   const char* title;
   ProfiledInputs profiled_inputs;
-  std::vector<std::vector<at::Tensor>> results;  ///< lists of them
+  std::vector<std::vector<at::Tensor>> results;  ///< the lists of result tensors
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   bool async_op = true;
   std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
   std::vector<TensorCall> calls = {};
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};  ///< from, to; of results
-  std::vector<std::shared_ptr<Task>> after = {};               ///< must be complete as well
+  /// From and to: copies between results, made after the call.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};
+  /// The call is complete only when these are, too.
+  std::vector<std::shared_ptr<Task>> after = {};
 
-  /// A call that only moves bytes. The executor does not look at their type, but ranks must agree
-  /// on it.
+  /// Adds a call that only moves bytes. The executor ignores the element type, but the ranks must
+  /// agree on it.
   TensorCall& add_moving(Collective collective, const at::Tensor& tensor, int root = -1) {
     TensorCall& each = calls.emplace_back(collective, dtype_of(tensor), root);
     each.call.agreed = static_cast<uint32_t>(tensor.scalar_type());
@@ -44,7 +46,7 @@ struct CallBuilder {
     each.reads(input);
     for (const at::Tensor& output : outputs) each.writes(output);
   }
-  /// An all-gather whose output is one tensor, with a part for each rank.
+  /// Adds an all-gather whose output is one tensor, with one part per rank.
   void add_into_tensor(const at::Tensor& output, const at::Tensor& input) {
     TensorCall& each = add_moving(Collective::kAllGather, input);
     each.reads(input);
@@ -57,7 +59,7 @@ struct CallBuilder {
     each.call.reduce = reduction.kind;
     each.call.divisor = reduction.divisor;
   }
-  /// `inputs`: a tensor for each rank, or one with a part for each.
+  /// `inputs`: one tensor per rank, or one tensor with one part per rank.
   void add_reduce_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
                           const Reduction& reduction) {
     TensorCall& each = calls.emplace_back(Collective::kReduceScatter, reducible_dtype(output));

@@ -1,12 +1,14 @@
-// Uncompressed calls on tensors of a device may be direct: their messages are memory of devices.
-// All ranks of a call must say the same. So that follows from the group, the device and the kind of
-// the call alone. Where this rank's own elements are, it decides by itself: on the device, unless
-// its tensors are strided or overlap. Then it stages them, and UCX gets pinned memory at this end.
+// Uncompressed calls on device tensors may be direct: UCX sends from and receives into device
+// memory. All ranks of a call must make the same choice, so it depends only on the group, the
+// device and the kind of the call. Each rank decides by itself where its own elements are: on the
+// device, unless its tensors are strided or overlap. Then it stages them, and UCX gets pinned
+// memory at this end.
 //
-// Compressed calls have messages with the same bits wherever the elements are, so each rank decides
-// by itself. The device needs kernels (kernels/cuda/codec_kernels.h), and a Plan that only sends
-// messages. If this rank does not know its Plan yet, because rank 0 announces it ahead of the call,
-// the elements stay on the device, and the residence degrades if that Plan does not run there.
+// The messages of compressed calls have the same bits wherever the elements are, so each rank
+// decides by itself. The device needs kernels (kernels/cuda/codec_kernels.h), and a Plan that only
+// sends messages of a codec. A rank may not know its Plan yet, because rank 0 announces it before
+// the call. Then the elements stay on the device, and the residence degrades if the Plan does not
+// run there.
 #include "backend/choose_residence.h"
 
 #include <algorithm>
@@ -36,8 +38,8 @@ bool are_apart_on_device(const std::vector<TensorCall>& calls, const void* own) 
   return can_stay(read, written, own);
 }
 
-/// Whether UCX gets memory of `device` in such calls. All ranks say the same. Throws c10::Error if
-/// it must, and cannot.
+/// Whether UCX gets memory of `device` in such calls. Equal on all ranks. Throws c10::Error if
+/// device_path='direct' is not possible.
 bool goes_directly(const std::vector<TensorCall>& calls, Group& group, const c10::Device& device) {
   const DevicePathOfGroup& path = group.links().device_path();
   TORCH_CHECK(path.obstacle.empty(), "q7x2: device_path='direct': ", path.obstacle);
@@ -50,7 +52,7 @@ bool goes_directly(const std::vector<TensorCall>& calls, Group& group, const c10
   });
 }
 
-/// Whether this rank knows the call's Plan, and no device runs it.
+/// Whether this rank already knows the Plan of the call, and the Plan does not run on a device.
 bool is_staged_by_plan(const CollectiveCall& call, PlanCache& plans, bool has_errors) {
   const std::shared_ptr<PlanCache::Entry> entry = plans.open(shape_of(call));
   if (!entry->is_settled()) return false;

@@ -1,5 +1,5 @@
-// Where the elements of the calls of a launch are (executor/residence/residence.h). It is decided
-// once, before their regions have addresses.
+// Decides where the elements of a c10d call are (executor/residence/residence.h). The decision is
+// made once per launch, before the regions have addresses.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,12 @@
 
 namespace q7x2 {
 
-/// Makes the residence of a call whose elements stay on a device, from the latch of its inputs.
+/// Makes the Residence of a call whose elements stay on a device. The argument is the latch of its
+/// inputs.
 using MakeResidence = std::function<std::unique_ptr<Residence>(std::shared_ptr<InputLatch>)>;
 
-/// Null: the elements are in host memory, or are staged there. Says in the calls whether they are
-/// direct. Throws c10::Error if they must be, and cannot.
+/// Null: the elements are in host memory, or are staged there. Sets `is_direct` of the calls.
+/// Throws c10::Error if the calls must be direct and cannot be.
 MakeResidence choose_residence(std::vector<TensorCall>& calls, Group& group, PlanCache& plans,
                                const DeviceLanes& lanes);
 

@@ -1,8 +1,8 @@
-// Coalescing: works of c10d calls that share one Work, between startCoalescing and endCoalescing.
+// Coalescing: collects the works of the c10d calls between startCoalescing and endCoalescing.
 //
-// Coalesced calls start at once; what they share is the Work that completes with the last of them.
-// An exception between the two calls leaves out the second one. So a new beginning is the end of
-// what was begun before it, whose works go on by themselves.
+// Coalesced calls start at once. They share the Work that is complete when the last of them is. If
+// an exception prevents endCoalescing, the next startCoalescing drops the works collected so far,
+// which continue by themselves.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace q7x2 {
 
-/// Any thread.
+/// Thread-safe.
 class Coalescing {
  public:
   using Works = std::vector<c10::intrusive_ptr<WorkQ7x2>>;
@@ -26,8 +26,8 @@ class Coalescing {
     works_.emplace();
     limit_ = kLimit;
   }
-  /// Keeps a work that was started, if one of these is in progress. If the end never comes, works
-  /// must not be held for ever.
+  /// Keeps a work that was started, if works are being collected. If endCoalescing is never called,
+  /// works that have succeeded are dropped from time to time.
   void add(const c10::intrusive_ptr<WorkQ7x2>& work) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!works_) return;
@@ -37,18 +37,18 @@ class Coalescing {
     }
     works_->push_back(work);
   }
-  /// Empty: there was no beginning.
+  /// Returns the works. Empty if `begin` was not called.
   std::optional<Works> end() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(works_, std::nullopt);
   }
 
  private:
-  static constexpr size_t kLimit = 64;  // works that are all kept
+  static constexpr size_t kLimit = 64;  // up to this many works, all are kept
 
   std::mutex mutex_;
   std::optional<Works> works_;
-  size_t limit_ = 0;  // from here on those that have succeeded are let go
+  size_t limit_ = 0;  // at this many works, those that have succeeded are dropped
 };
 
 }  // namespace q7x2

@@ -1,4 +1,4 @@
-// CodecCache: the codecs in use, by the names that callers give.
+// CodecCache: the codecs in use, by the names that callers give them.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace q7x2 {
 
-/// Any thread.
+/// Thread-safe.
 class CodecCache {
  public:
   /// Throws c10::Error if there is no such codec.

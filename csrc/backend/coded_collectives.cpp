@@ -1,4 +1,4 @@
-// The compressed collectives: arguments checked, and described to the executor.
+// The compressed collectives. Each checks its arguments, and describes its calls to the executor.
 #include <array>
 #include <utility>
 
@@ -18,11 +18,12 @@ namespace {
 
 constexpr const char* kNone = "none";
 constexpr const char* kAuto = "auto";
-/// No codec: blocks of zeros are left out.
+/// Not a codec: blocks of zeros are not sent.
 constexpr const char* kBlocks = "blocks";
-/// Sends fp32 as it is, and takes errors along.
+/// Sends fp32 unchanged. Used for calls that need a codec for residuals or for checks of the
+/// result.
 constexpr const char* kExact = "fp32";
-/// What "auto" chooses from.
+/// The codecs that "auto" chooses from.
 constexpr std::array kCandidates = {"bf16", "fp16", "fp8_e4m3", "int8",   "int6",
                                     "int4", "int3", "int2",     "onebit", "topk:0.01"};
 
@@ -35,11 +36,11 @@ void check_not_balanced(const Complain& fn, GroupCalls& group, const CodedOption
   require(fn,
           opts.codec == kNone || opts.codec == kAuto ||
               !group.codecs().get(opts.codec)->spec().balanced,
-          "codec '" + opts.codec + "' balances the parts of an all_reduce, and those of this " +
-              "collective are given: expected one without ':balanced'");
+          "codec '" + opts.codec + "' balances the parts of an all_reduce, but the parts of this " +
+              "collective are fixed: expected one without ':balanced'");
 }
 
-/// What all compressed collectives have in common; `inputs` are what is encoded.
+/// The checks of all compressed collectives. `inputs`: the tensors that are encoded.
 void check_coded(const Complain& fn, const Tensors& inputs, const CodedOptions& opts) {
   require(fn, !inputs.empty(), "requires non-empty tensor list");
   check_dense(fn, inputs);
@@ -56,7 +57,7 @@ void check_coded(const Complain& fn, const Tensors& inputs, const CodedOptions& 
   }
   require(
       fn, opts.errors.size() == inputs.size(),
-      c10::str("expected one residual a tensor: ", inputs.size(), ", got ", opts.errors.size()));
+      c10::str("expected one residual per tensor: ", inputs.size(), ", got ", opts.errors.size()));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& errors = opts.errors[i];
     require(fn, errors.scalar_type() == at::kFloat && errors.numel() == inputs[i].numel(),
@@ -68,10 +69,10 @@ void check_coded(const Complain& fn, const Tensors& inputs, const CodedOptions& 
   }
 }
 
-/// Null where sending as it is takes the least time.
+/// The codec for "auto"; null if sending uncompressed takes the least time.
 std::shared_ptr<const Codec> cheapest_codec(GroupCalls& group, CollectiveCall call,
                                             double max_error) {
-  call.algorithms = algorithms_of_thread();  // as the call itself will have them
+  call.algorithms = algorithms_of_thread();  // the same as the call will have
   call.coding.codec = nullptr;
   std::shared_ptr<const Codec> best;
   double least = group.planner().choose(shape_of(call)).seconds;
@@ -87,7 +88,7 @@ std::shared_ptr<const Codec> cheapest_codec(GroupCalls& group, CollectiveCall ca
   return best;
 }
 
-/// What compresses the messages of a call; null: they are sent as they are.
+/// The codec of a call; null: its messages are not compressed.
 std::shared_ptr<const Codec> codec_of(GroupCalls& group, const CollectiveCall& call,
                                       const CodedOptions& opts) {
   std::shared_ptr<const Codec> chosen;
@@ -102,7 +103,7 @@ std::shared_ptr<const Codec> codec_of(GroupCalls& group, const CollectiveCall& c
   return chosen;
 }
 
-/// Says how the call that was added last, of tensor `index`, is compressed, if it is.
+/// Sets the compression of the call that was added last. `index`: the index of its tensor.
 void add_coding(GroupCalls& group, CallBuilder& call, const CodedOptions& opts, size_t index,
                 uint64_t step) {
   TensorCall& each = call.calls.back();
@@ -117,7 +118,7 @@ void add_coding(GroupCalls& group, CallBuilder& call, const CodedOptions& opts, 
   coding.refuses_nonfinite = opts.refuses_nonfinite;
   if (!opts.errors.empty()) {
     TORCH_CHECK(coding.codec->traits().keeps_error, "q7x2: codec '", coding.codec->name(),
-                "' takes no residual: what it decodes to is no approximation");
+                "' takes no residual: its decoded values do not approximate the input");
     each.keeps_errors(opts.errors[index]);
   }
 }

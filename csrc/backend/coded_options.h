@@ -1,4 +1,4 @@
-// CodedOptions: how a collective is compressed.
+// CodedOptions: the options of a compressed collective.
 #pragma once
 
 #include <chrono>
@@ -14,17 +14,18 @@ namespace q7x2 {
 
 /// See kernels/codec/codec_spec.h for the names of codecs.
 struct CodedOptions {
-  std::string codec = "none";  ///< "auto": the cheapest within `max_error`, or none
-  /// Of "auto": the relative error (L2) that one rounding of normal numbers may have.
+  std::string codec = "none";  ///< "auto": the cheapest codec within `max_error`, or none
+  /// For "auto": the largest relative error (L2) of one encoding of normal random numbers.
   double max_error = 0;
   c10d::ReduceOp op = c10d::ReduceOp::SUM;
-  /// One a tensor, fp32, as many elements: added to what this rank gives, and what was lost is kept
-  /// in them. Empty: what is lost is lost.
+  /// One residual per tensor: fp32, with as many elements. They are added to this rank's
+  /// contribution, and replaced by the new errors. Empty: no error feedback.
   std::vector<at::Tensor> errors = {};
   uint64_t seed = 0;
-  /// Random numbers go by it, the same on all ranks; none: the group's compressed calls so far.
+  /// Selects the random numbers, together with `seed`. Equal on all ranks. None: the number of the
+  /// group's compressed calls so far.
   std::optional<uint64_t> step = {};
-  /// Infinities or NaNs in the result are an error, on every rank that has them.
+  /// Whether infinities or NaNs in the result are an error, on every rank that has them.
   bool refuses_nonfinite = false;
   EdgeWish edges = EdgeWish::kAuto;  ///< which messages are compressed
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;

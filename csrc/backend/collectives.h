@@ -1,4 +1,4 @@
-// The collectives and messages of c10d in one group. Each checks its arguments, and describes its
+// The collectives and point-to-point messages of c10d. Each checks its arguments, and describes its
 // calls to the executor.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace q7x2::collectives {
 using Tensors = std::vector<at::Tensor>;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// moving_collectives.cpp: they only move bytes.
+// moving_collectives.cpp: collectives that only move bytes.
 
 WorkPointer broadcast(GroupCalls& group, Tensors& tensors, const c10d::BroadcastOptions& opts);
 WorkPointer all_gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors& inputs,
@@ -49,26 +49,26 @@ WorkPointer reduce_scatter_base(GroupCalls& group, at::Tensor& output, at::Tenso
 WorkPointer reduce_scatter_tensor_coalesced(GroupCalls& group, Tensors& outputs, Tensors& inputs,
                                             const c10d::ReduceScatterOptions& opts);
 
-// sparse_all_reduce.cpp: of sparse COO tensors. block_all_reduce.cpp: of dense ones, without blocks
-// of zeros (executor/sparse/sparse_all_reduce.h).
+// sparse_all_reduce.cpp: for sparse COO tensors. block_all_reduce.cpp: for dense tensors, without
+// sending blocks of zeros (executor/sparse/sparse_all_reduce.h).
 
 WorkPointer sparse_all_reduce(GroupCalls& group, Tensors& tensors,
                               const c10d::AllreduceOptions& opts);
 WorkPointer block_all_reduce(GroupCalls& group, Tensors& tensors, const CodedOptions& opts);
 
-// coded_collectives.cpp: compressed.
+// coded_collectives.cpp: compressed collectives.
 
-/// In place; each tensor by itself.
+/// In place. Each tensor is reduced separately.
 WorkPointer coded_all_reduce(GroupCalls& group, Tensors& tensors, const CodedOptions& opts);
-/// Each input has world-size times the elements of its output.
+/// Each input has world-size times as many elements as its output.
 WorkPointer coded_reduce_scatter(GroupCalls& group, Tensors& outputs, Tensors& inputs,
                                  const CodedOptions& opts);
-/// Each output has world-size times the elements of its input.
+/// Each output has world-size times as many elements as its input.
 WorkPointer coded_all_gather(GroupCalls& group, Tensors& outputs, Tensors& inputs,
                              const CodedOptions& opts);
 
-// integer_sums.cpp: a reduction with a codec whose integers add: an all-reduce, if outputs and
-// inputs are the same, else a reduce-scatter.
+// integer_sums.cpp: a reduction with a codec that adds integers. It is an all-reduce if outputs and
+// inputs are the same tensors, otherwise a reduce-scatter.
 
 WorkPointer add_integers(GroupCalls& group, CallBuilder call, const Tensors& outputs,
                          const Tensors& inputs, const CodedOptions& opts, uint64_t step);

@@ -8,10 +8,10 @@
 namespace q7x2 {
 namespace {
 
-// Between looks whether the user has interrupted the wait.
+// The interval of checks whether the user has interrupted the wait.
 constexpr std::chrono::milliseconds kNap{50};
 
-thread_local const CompletionHook* calling = nullptr;  // what this thread is inside of
+thread_local const CompletionHook* calling = nullptr;  // the hook that this thread is calling
 
 }  // namespace
 

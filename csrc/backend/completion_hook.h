@@ -1,4 +1,4 @@
-// CompletionHook: a function of the user's that is called for each work of a group.
+// CompletionHook: a function of the user that is called for each work of a group.
 #pragma once
 
 #include <condition_variable>
@@ -10,19 +10,19 @@
 
 namespace q7x2 {
 
-/// Shared with works, which may outlive the group.
+/// Works share it, and may outlive the group.
 class CompletionHook final : public std::enable_shared_from_this<CompletionHook> {
  public:
   using Function = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 
   explicit CompletionHook(Function function) : function_(std::move(function)) {}
 
-  /// For a work that starts: what it calls once it is settled. The work is pending until that has
-  /// been destroyed, called or not.
+  /// Called for a work that starts. Returns the function that the work calls once it is settled.
+  /// The work is pending until that function has been destroyed, whether it was called or not.
   std::function<void(WorkQ7x2&)> expect();
   void call(std::shared_ptr<c10d::WorkInfo> info) const;
-  /// Waits until no work is pending. From inside a call, those whose calls also wait here are not
-  /// waited for: a hook may destroy its group.
+  /// Waits until no work is pending. A hook may call it, because it may destroy its group. Then
+  /// works whose hooks are also inside `wait` do not count.
   void wait();
 
  private:
@@ -32,7 +32,7 @@ class CompletionHook final : public std::enable_shared_from_this<CompletionHook>
   std::mutex mutex_;
   std::condition_variable changed_;
   size_t pending_ = 0;
-  size_t waiting_inside_ = 0;  // calls that are in `wait`
+  size_t waiting_inside_ = 0;  // number of hook calls that are inside `wait`
 };
 
 }  // namespace q7x2

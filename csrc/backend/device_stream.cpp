@@ -17,7 +17,7 @@ c10::Stream of_normal_priority(const c10::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-// One gate after another: a flag that is there is still there when the gate takes it.
+// Gates are made one after the other: a flag that exists is still there when the gate takes it.
 template <typename Make>
 auto new_gate(const Make& make) {
   constexpr int64_t kFlags = 256;
@@ -28,7 +28,8 @@ auto new_gate(const Make& make) {
         at::empty({kFlags * static_cast<int64_t>(Gate::kFlagBytes)},
                   at::TensorOptions().dtype(at::kByte).device(at::kCPU).pinned_memory(true));
     Gate::add_flags(static_cast<std::byte*>(memory.mutable_data_ptr()), kFlags);
-    new at::Tensor(std::move(memory));  // stays as long as the process: streams may look at it
+    // Never freed: streams may still read it when the process ends.
+    new at::Tensor(std::move(memory));
   }
   return make();
 }
@@ -68,7 +69,8 @@ DeviceStream::DeviceStream(const DeviceLanes::Lane& lane)
   ready_.block(lane_.in);
 }
 
-// The allocator must not give the tensor's memory away before `stream` has come by.
+// The allocator must not reuse the tensor's memory before `stream` has done the work enqueued so
+// far.
 void DeviceStream::keep_for(const at::Tensor& tensor, const c10::Stream& stream) const {
   c10::impl::VirtualGuardImpl(stream.device_type())
       .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);

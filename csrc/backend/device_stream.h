@@ -1,20 +1,22 @@
-// DeviceStream: the order of one call on tensors of a device, in the words of c10 alone.
+// DeviceStream: orders one call on device tensors by streams and events, using c10's functions
+// only.
 //
-//   caller's stream: ready ------------------------------------------------ wait(): until done
-//   out:             after ready: copies strip after strip to the host, and raises the latch
-//   the host:           the call runs on what is there, and opens the gate of each final strip
-//   in:              after ready and out: waits at a gate, copies the strip to the device, ... done
-//   after:           when the call is over: after done; then what follows it
+//   caller's stream: ready ------------------------------------------ wait(): waits for done
+//   out:             waits for ready; copies strip after strip to the host, and raises the latch
+//   the host:           the call runs on what has arrived, and opens the gate of each final strip
+//   in:              waits for ready and out; waits at a gate, copies the strip to the device; done
+//   after:           when the call is over: waits for done; then the work that follows
 //
-// The host enqueues all of that at once and goes on. The latch lets the call begin, and the end of
-// the call, whether it succeeded or not, opens all gates. The streams' names say which way data
-// goes, from the device's side. Nothing else orders the streams, and nothing here is CUDA's: a
-// device offers what device/stream_calls.h says.
+// The host enqueues all of this at once and does not wait. The latch lets the call begin. The end
+// of the call opens all gates, whether or not it succeeded. "out" and "in" are named from the
+// device's point of view. Nothing else orders the streams, and nothing here is specific to CUDA: a
+// device provides the functions in device/stream_calls.h.
 //
-// A future takes an event of `after`. By then `in` has gates of later calls, and whoever waits for
-// one call must not wait for those.
+// A future records an event on `after` instead of `in`. When the call is over, `in` already has
+// gates of later calls, and a waiter for one call must not wait for those.
 //
-// No result passes before all inputs of the call have left: tensors of a call may share memory.
+// No result is copied to the device before all inputs of the call were copied from it, because the
+// tensors of a call may share memory.
 #pragma once
 
 #include <functional>
@@ -36,8 +38,9 @@
 
 namespace q7x2 {
 
-/// The streams of a group's calls. Those of one lane open their gates in any order but pass them in
-/// the order of the calls: collectives share a lane, and so do the messages of one peer.
+/// The streams of a group's calls. Gates on one lane may open in any order, but its streams pass
+/// them in the order of the calls. All collectives share a lane, and so do all messages of one
+/// peer.
 class DeviceLanes {
  public:
   struct Lane {
@@ -48,14 +51,14 @@ class DeviceLanes {
   };
   static constexpr int kCollectives = -2;
 
-  /// `peer`: kCollectives, a rank, or -1 for messages from any rank.
+  /// `peer`: kCollectives, a rank, or -1 for messages that any rank may send.
   Lane lane(c10::Device device, int peer);
-  /// Of all lanes.
+  /// The traffic of all lanes.
   const std::shared_ptr<BusTraffic>& traffic() const { return traffic_; }
 
  private:
   const std::shared_ptr<BusTraffic> traffic_ = std::make_shared<BusTraffic>();
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards `lanes_`
   std::map<std::pair<c10::DeviceIndex, int>, Lane> lanes_;
 };
 
@@ -65,49 +68,49 @@ class DeviceStream {
     at::Tensor from;
     at::Tensor to;
   };
-  /// What passes for one task.
+  /// The copies between device and host for one task.
   struct Passage {
     Strips strips;
-    std::vector<std::vector<Copy>> copies;  ///< by strip; none: nothing passes
+    std::vector<std::vector<Copy>> copies;  ///< by strip; empty: nothing is copied
   };
-  /// What the device does once the results are there.
+  /// The work of the device after the results were copied.
   struct Finish {
-    std::function<void()> enqueue;  ///< on the current stream; null: nothing
-    std::vector<at::Tensor> uses;   ///< whose memory that reads or writes
+    std::function<void()> enqueue;  ///< runs on the current stream; null: none
+    std::vector<at::Tensor> uses;   ///< tensors that this work reads or writes
   };
 
-  /// The call reads and writes after what the calling thread's current stream has to do now. Throws
-  /// c10::Error if that stream is recorded for a graph.
+  /// The call reads and writes after the work that the calling thread's current stream has now.
+  /// Throws c10::Error if that stream is being captured into a graph.
   explicit DeviceStream(const DeviceLanes::Lane& lane);
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
 
-  /// Begins to copy to pinned memory, which raises and at last opens the latch.
+  /// Begins to copy to pinned memory. The copies raise the latch, and at last open it.
   void read(const std::vector<std::pair<Passage, std::shared_ptr<InputLatch>>>& passages);
-  /// Blocks the host until all is there.
+  /// Blocks the host until all copies are complete.
   void await_reads() const;
-  /// Has results copied to the device, in this order, each strip once it is final, and `last` when
-  /// the call is over; then comes `finish`. Returns the gates of the passages; null: nothing
-  /// passes.
+  /// Enqueues the copies to the device, in this order: each strip once it is final, then `last`
+  /// when the call is over, then `finish`. Returns the gates of the passages; null for a passage
+  /// without copies.
   std::vector<std::shared_ptr<OutputGate>> write(const std::vector<Passage>& passages,
                                                  const std::vector<Copy>& last,
                                                  const Finish& finish);
-  /// The call is over. Any thread.
+  /// Called when the call is over. Any thread.
   void open() noexcept;
 
-  /// Once the call is over: a stream that waits for the results, and for no later call.
+  /// Once the call is over: a stream that waits for the results, but for no later call.
   const c10::Stream& results() const;
-  /// Something more was enqueued on `results()`.
+  /// Called when more work was enqueued on `results()`.
   void extend() { done_.record(lane_.after); }
-  /// The calling thread's current stream waits for the results; the host does not.
+  /// Makes the calling thread's current stream wait for the results. The host does not wait.
   void block_current() const;
-  /// Whether the device has the results.
+  /// Whether the results are on the device.
   bool is_done() const { return done_.query(); }
 
  private:
   void keep_for(const at::Tensor& tensor, const c10::Stream& stream) const;
   void copy_in(const std::vector<Copy>& copies);
-  /// The call is one whose tensors pass.
+  /// Counts the call in the traffic, once, as one whose tensors are staged.
   void count_as_staged();
 
   const DeviceLanes::Lane lane_;

@@ -1,4 +1,4 @@
-// torch's element types as q7x2 names them.
+// Maps torch's element types to q7x2's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,7 @@
 
 namespace q7x2 {
 
-/// The element type of `tensor`; kBytes for one that q7x2 does not know.
+/// The element type of `tensor`; kBytes if q7x2 does not know it.
 DType dtype_of(const at::Tensor& tensor);
 
 }  // namespace q7x2

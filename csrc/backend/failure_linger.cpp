@@ -24,21 +24,21 @@ constexpr std::chrono::milliseconds kNap{2};
 struct FailureLinger {
   std::string group;
   std::thread thread;
-  std::atomic<bool> is_ended{false};  // it shall end
+  std::atomic<bool> is_ended{false};  // it must end
   std::atomic<bool> is_over{false};
 };
 
 using Lingers = std::list<std::shared_ptr<FailureLinger>>;
 
-/// All of this process. They live as long as it does, and are not destroyed at its end.
+/// All lingers of this process. The registry is never destroyed.
 struct Registry {
   std::mutex mutex;
   Lingers lingers;
 
   static Registry& instance() {
     static Registry* const registry = [] {
-      // A fork may copy a mutex that another thread holds, and it copies no threads: the child
-      // leaves its copies alone.
+      // A fork may copy a mutex that another thread holds, and it copies no threads. So the child
+      // gets a new registry.
       ::pthread_atfork(nullptr, nullptr, [] { new (&instance()) Registry; });
       return new Registry;
     }();

@@ -104,7 +104,7 @@ std::shared_ptr<CollectiveTask> GroupCalls::add_task(CallBuilder& builder, Tenso
   std::shared_ptr<CollectiveTask> task;
   const std::shared_ptr<OffloadedCall> served =
       each.derivation ? nullptr
-                      : attempt(builder, call);  // an attempt would not wait for the input
+                      : attempt(builder, call);  // an attempt would not wait for the derived input
   if (served) {
     tasks.push_back(served->task());
     task = std::make_shared<OffloadedTask<CollectiveTask>>(
@@ -126,7 +126,7 @@ std::shared_ptr<CollectiveTask> GroupCalls::add_task(CallBuilder& builder, Tenso
   return on_device;
 }
 
-// The copy is made in the caller's thread, before the attempt begins to overwrite its input.
+// The copy is made in the caller's thread, before the attempt begins to overwrite the input.
 std::shared_ptr<OffloadedCall> GroupCalls::attempt(CallBuilder& builder,
                                                    const CollectiveCall& call) {
   ServerGroup* const servers = parts_.servers.get();
@@ -144,7 +144,7 @@ std::vector<std::shared_ptr<InputLatch>> GroupCalls::read_inputs(CallBuilder& bu
     memory.back().on_device = stays;
   }
   auto inputs = read_device(*builder.buffers, memory, DeviceLanes::kCollectives);
-  // Parts are balanced by what the input holds, which is counted while the task is made.
+  // The codec balances parts by the content of the input, which is counted while the task is made.
   if (std::ranges::any_of(builder.calls, balances)) builder.buffers->stream()->await_reads();
   return inputs;
 }
@@ -214,8 +214,8 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::message(c10d::OpType type, const char
                /*caller_waits=*/false);
 }
 
-// Messages to one peer are sent in the order of the calls: one of the CPU waits for those of a
-// device before it.
+// Messages to one peer are sent in the order of the calls. So a message with a CPU tensor waits for
+// the messages with device tensors before it.
 std::shared_ptr<InputLatch> GroupCalls::in_order(std::shared_ptr<InputLatch> inputs, int peer) {
   if (!inputs && !has_sent_from_device_) return nullptr;
   has_sent_from_device_ = true;

@@ -1,7 +1,7 @@
-// GroupCalls: starts the calls of one group. It plans them, decides where their elements are, has
-// servers attempt them, and makes their tasks and their Work.
+// GroupCalls: starts the calls of one group. It plans them, decides where their elements are,
+// offers them to servers, and makes their tasks and their Work.
 //
-// It is what the collectives of c10d need of their group (backend/collectives.h).
+// The collectives (backend/collectives.h) get it as their argument `group`.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ namespace q7x2 {
 
 class GroupCalls {
  public:
-  /// The ProcessGroup owns these, and may exchange them between two calls. Without members `group`
-  /// is null.
+  /// References to parts of the ProcessGroup, which may replace them between two calls. `group` is
+  /// null while the group has no members.
   struct Parts {
     const int& rank;
     const int& size;
@@ -41,7 +41,7 @@ class GroupCalls {
     const std::shared_ptr<Group>& group;
     const std::shared_ptr<Planner>& planner;
     const std::shared_ptr<PlanCache>& plans;
-    const std::shared_ptr<ServerGroup>& servers;  ///< null: there are none
+    const std::shared_ptr<ServerGroup>& servers;  ///< null: the group has no servers
   };
 
   GroupCalls(Parts parts, c10::intrusive_ptr<c10d::Backend::Options> options)
@@ -58,11 +58,11 @@ class GroupCalls {
   CodecCache& codecs() { return codecs_; }
   const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }
 
-  /// The first thing in every call: see Runtime::enter. Throws Error(kInvalidArgument) as long as
+  /// Must be called first in every call: see Runtime::enter. Throws Error(kInvalidArgument) while
   /// the group has no members.
   void enter() const;
-  /// The same, for collectives and messages. Returns what raises the errors of c10d's argument
-  /// checks, with the name of the call before them.
+  /// The same, for collectives and messages. Returns a function that raises the errors of c10d's
+  /// argument checks. The name of the call precedes each text.
   std::function<void(const std::string&)> enter(const char* call) const;
 
   /// The group's timeout if `timeout` is not set.
@@ -70,44 +70,45 @@ class GroupCalls {
     return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
   }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
-  /// What c10d calls the sequence number of the group: its collectives so far.
+  /// c10d's sequence number of the group: the number of its collectives so far.
   uint64_t sequence() const { return sequence_; }
   void count_collective() { ++sequence_; }
-  /// Numbers from 0, the same on all ranks.
+  /// Numbers that count from 0, equal on all ranks.
   uint32_t next_barrier() { return barriers_++; }
   uint64_t next_coded_call() { return coded_calls_++; }
-  /// The group has other members: everything is counted from 0.
+  /// Called when the group has other members: all numbers count from 0 again.
   void count_anew();
 
   c10::intrusive_ptr<c10d::Work> launch(CallBuilder&& builder);
-  /// The same for calls that have no Plan. `memory`: of each call, on the host. `served`: of each
-  /// call, its attempt by servers or null; empty: there are none.
+  /// The same for calls without a Plan. `memory`: the host memory of each call. `served`: for each
+  /// call its attempt by servers, or null; empty: no attempts.
   c10::intrusive_ptr<c10d::Work> launch_sparse(
       CallBuilder&& builder, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
       const std::vector<std::shared_ptr<OffloadedCall>>& served = {});
-  /// A message to or from `peer`; -1: from any rank. The work has the arguments that follow.
+  /// A message to or from `peer`; -1: from any rank. The other arguments are passed to the Work.
   c10::intrusive_ptr<c10d::Work> message(c10d::OpType type, const char* title,
                                          const at::Tensor& tensor, int peer, int tag);
 
   Coalescing& coalescing() { return coalescing_; }
-  /// From now on it is told of works that have ended.
+  /// From now on `hook` is called for works that have ended.
   void set_hook(std::shared_ptr<CompletionHook> hook) { hook_ = std::move(hook); }
 
  private:
-  /// Makes the task of a call, and that of its attempt by servers before it. Returns the task of
-  /// the call if its tensors are on a device, else null.
+  /// Makes the task of a call, and before it the task of its attempt by servers, if any. Returns
+  /// the task of the call if its tensors are on a device, otherwise null.
   std::shared_ptr<CollectiveTask> add_task(CallBuilder& builder, TensorCall& each,
                                            std::vector<std::shared_ptr<Task>>& tasks);
-  /// The attempt of a call by servers; null: it is none for them.
+  /// The attempt of a call by servers; null if servers do not serve the call.
   std::shared_ptr<OffloadedCall> attempt(CallBuilder& builder, const CollectiveCall& call);
-  /// Begins to copy to the host what the calls read on their device. `stays`: their elements stay
-  /// there.
+  /// Begins to copy the inputs of the calls from their device to the host. `stays`: the elements
+  /// stay on the device, and nothing is copied.
   std::vector<std::shared_ptr<InputLatch>> read_inputs(CallBuilder& builder, bool stays);
-  /// The same for tasks: see HostBuffers::read. `peer`: see DeviceLanes.
+  /// The same for the memory of tasks: see HostBuffers::read. `peer`: see DeviceLanes.
   std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
                                                        const std::vector<TaskMemory>& tasks,
                                                        int peer);
-  /// What a message to `peer` waits for, which itself waits for `inputs`.
+  /// The latch that a message to `peer` must wait for. `inputs`: the latch of its own tensor, or
+  /// null.
   std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
                                        std::vector<std::shared_ptr<Task>> tasks,
@@ -123,14 +124,14 @@ class GroupCalls {
   CodecCache codecs_;
   DeviceLanes lanes_;
   std::atomic<bool> has_sent_from_device_{false};
-  std::mutex sends_mutex_;                               // guards the next
-  std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // from a device, by peer
+  std::mutex sends_mutex_;                               // guards `last_sends_`
+  std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // the last send from a device, by peer
   Coalescing coalescing_;
-  std::shared_ptr<CompletionHook> hook_;  // null: none is registered
+  std::shared_ptr<CompletionHook> hook_;  // null: no hook is registered
 };
 
-/// What `CallShape::algorithms` of this thread's collectives is from now on; returns what it was.
-/// Throws as parse_algorithms does.
+/// Sets `CallShape::algorithms` for the collectives that this thread calls from now on. Returns the
+/// old value. Throws as parse_algorithms.
 std::string exchange_algorithms_of_thread(std::string algorithms);
 const std::string& algorithms_of_thread();
 

@@ -1,4 +1,5 @@
-// How a new group of init_process_group, new_group, split or merge comes about.
+// Makes a new group of init_process_group, new_group, split or merge: the ranks meet, and learn
+// their Fabric.
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,8 @@
 namespace q7x2 {
 namespace {
 
-// Who wants the same bits in every run wants the same Plans.
+// Whether calls may change a choice. Not with deterministic algorithms, because other Plans may
+// give other bits.
 bool refines(const ProcessGroupQ7x2::Options& options) {
   const char* from_environment = std::getenv("Q7X2_REFINE");
   const std::string_view wish = from_environment == nullptr ? "1" : from_environment;
@@ -29,8 +31,8 @@ bool refines(const ProcessGroupQ7x2::Options& options) {
   return wish == "1" && options.refine && !at::globalContext().deterministicAlgorithms();
 }
 
-// The least time between two changes of Plans because of links; 0: there are none. Who wants the
-// same bits in every run wants none.
+// The shortest time between two changes of Plans because of links; 0: no changes. There are none if
+// `refines` is false.
 std::chrono::milliseconds pause_of_reactions(bool refines) {
   constexpr std::chrono::milliseconds kDefault{30'000};
   constexpr double kMostSeconds = 1e6;
@@ -46,7 +48,7 @@ std::chrono::milliseconds pause_of_reactions(bool refines) {
   return std::chrono::milliseconds(refines ? static_cast<int64_t>(seconds * 1000) : 0);
 }
 
-// Of all ranks on a host, the first speaks.
+// Warns once per host: only its first rank does.
 void warn_of_transports(Runtime& runtime) {
   const char* local_rank = std::getenv("LOCAL_RANK");
   for (const std::string& warning : runtime.take_warnings()) {
@@ -126,7 +128,7 @@ void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
 
 void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn) {
   runtime_ = Runtime::instance();
-  reduce_isa();  // so that a wrong Q7X2_ISA is an error here, and not in the first reduction
+  reduce_isa();  // makes a wrong Q7X2_ISA an error here instead of in the first reduction
   warn_of_transports(*runtime_);
   const bool refine = refines(*options_);
   const std::chrono::milliseconds pause = pause_of_reactions(refine);

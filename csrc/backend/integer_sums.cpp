@@ -1,17 +1,17 @@
-// Compressed reductions with codecs whose integers add (kernels/codec/sum_int.h): ranks agree on
-// the scales, by a maximum over each group of elements, and then add integers with any dense Plan.
-// The all-reduce of the maxima is a prerequisite of that of the integers, which are derived from
-// its result (executor/collective/derived_input.h).
+// Reductions with codecs that add integers (kernels/codec/sum_int.h). The ranks agree on scales, by
+// the maximum of each group of elements, and then add integers with any uncompressed Plan. The
+// all-reduce of the maxima is a prerequisite of the reduction of the integers, which are computed
+// from its result (executor/collective/derived_input.h).
 //
-// An all-reduce has one region; a reduce-scatter as many as there are ranks, each of which begins
-// with a group of its own, so that its owner knows all its scales.
+// An all-reduce has one region. A reduce-scatter has one region per rank. Each region begins with
+// its own group, so its owner knows all its scales.
 //
-// With "hadamard+" the host rotates the numbers and their errors before, and the sums and the new
-// errors back.
+// With "hadamard+" the host rotates the numbers and their errors first. Afterwards it rotates the
+// sums and the new errors back.
 //
-// A device with kernels makes the integers, and reads their sums: only maxima and integers pass to
-// the host and back, in the order of streams. It has no rotation of this kind, so the host makes
-// those.
+// A device with kernels computes the integers and decodes their sums. Then only maxima and integers
+// are copied between device and host, in the order of streams. There is no device kernel for the
+// rotation, so with a rotation the host computes the integers.
 #include <algorithm>
 #include <utility>
 
@@ -30,24 +30,24 @@
 namespace q7x2::collectives {
 namespace {
 
-/// One tensor on its way.
+/// The state of one tensor's reduction.
 struct Addition {
-  at::Tensor floats;  // fp32, where the integers are made; this and the next:
-                      // regions x elements
+  at::Tensor floats;  // fp32, on the device that computes the integers; regions x elements
+  // Integers; regions x elements.
   at::Tensor codes;
   at::Tensor errors;
-  at::Tensor maxima;                // regions x groups
-  at::Tensor sums;                  // of the codes of this rank's region
+  at::Tensor maxima;                // fp32, regions x groups
+  at::Tensor sums;                  // sums of the codes of this rank's region
   std::vector<SumIntBlock> blocks;  // by region
-  at::Tensor rotated_errors;        // instead of `errors`, if numbers are rotated
-  std::vector<uint64_t> rotations;  // by region: keys that all ranks share
+  at::Tensor rotated_errors;        // errors of the rotated numbers, used instead of `errors`
+  std::vector<uint64_t> rotations;  // by region: the keys of the rotation, equal on all ranks
 };
 
 at::ScalarType integers_of(int bits) {
   return bits == 8 ? at::kChar : bits == 16 ? at::kShort : at::kInt;
 }
 
-/// Who makes the integers: the host, or the tensors' device on its current stream.
+/// Computes integers on the host, or on the current stream of the tensors' device.
 class IntegerCoder {
  public:
   IntegerCoder(const ValueSpec& spec, int levels, const std::vector<at::Tensor>& tensors)
@@ -96,10 +96,10 @@ class IntegerCoder {
   const ValueSpec spec_;
   const int levels_;
   c10::Device device_{at::kCPU};
-  const CodecKernels* kernels_ = nullptr;  // null: the host
+  const CodecKernels* kernels_ = nullptr;  // null: on the host
 };
 
-/// The numbers, with their errors.
+/// Rotates the numbers, with their errors added.
 void rotate(const ValueSpec& spec, uint64_t shared_key, Addition& addition) {
   const int64_t regions = addition.maxima.size(0);
   const int64_t elements = addition.floats.numel() / regions;
@@ -115,7 +115,7 @@ void rotate(const ValueSpec& spec, uint64_t shared_key, Addition& addition) {
   }
 }
 
-/// What the integers have lost. Errors of groups that are not finite stay as they were.
+/// Rotates the new errors back into `errors`. Groups that are not finite keep their old errors.
 void rotate_errors_back(const ValueSpec& spec, Addition& addition) {
   if (!addition.errors.defined()) return;
   const int64_t regions = addition.maxima.size(0);
@@ -133,7 +133,7 @@ void rotate_errors_back(const ValueSpec& spec, Addition& addition) {
   }
 }
 
-/// The numbers of each tensor as they are coded, and the maxima of this rank.
+/// Prepares the numbers of each tensor for encoding, and computes the maxima of this rank.
 std::vector<Addition> begin_additions(const GroupCalls& group, const IntegerCoder& coder,
                                       const ValueSpec& spec, const Tensors& inputs,
                                       const CodedOptions& opts, bool scatters, uint64_t step) {
@@ -166,7 +166,7 @@ std::vector<Addition> begin_additions(const GroupCalls& group, const IntegerCode
   return additions;
 }
 
-/// Once the maxima of all ranks are there: makes the integers, and keeps what they lose.
+/// Computes the integers and the new errors. Requires the maxima of all ranks.
 void encode(const IntegerCoder& coder, const ValueSpec& spec, Addition& addition) {
   const c10::AutoGradMode no_grad(false);
   for (size_t region = 0; region < addition.blocks.size(); ++region) {
@@ -177,7 +177,7 @@ void encode(const IntegerCoder& coder, const ValueSpec& spec, Addition& addition
   if (spec.hadamard) rotate_errors_back(spec, addition);
 }
 
-/// The all-reduce that turns the maxima of this rank into those of all ranks.
+/// The all-reduce that turns the maxima of this rank into the maxima of all ranks.
 CollectiveCall largest_of(const at::Tensor& maxima) {
   CollectiveCall call;
   call.collective = Collective::kAllReduce;
@@ -189,10 +189,10 @@ CollectiveCall largest_of(const at::Tensor& maxima) {
   return call;
 }
 
-/// Throws c10::Error if they cannot do what is asked.
+/// Returns the codec's value format. Throws c10::Error if the codec does not support the options.
 ValueSpec check_integers(const Codec& integers, const CodedOptions& opts) {
   TORCH_CHECK(!opts.refuses_nonfinite, "q7x2: codec '", integers.name(),
-              "' cannot refuse what is not finite: expected nonfinite=\"propagate\"");
+              "' cannot refuse infinities and NaNs: expected nonfinite=\"propagate\"");
   TORCH_CHECK(opts.edges == EdgeWish::kAuto || opts.edges == EdgeWish::kAll, "q7x2: codec '",
               integers.name(),
               "' adds integers on all edges: expected edges=\"auto\" or \"all\", got \"",
@@ -218,14 +218,16 @@ void describe_sums(CallBuilder& call, const std::vector<Addition>& additions, co
     } else {
       call.add_all_reduce(each.sums, sum);
     }
-    // The integers do not tell what they are made from, and how the sum is used.
+    // The integers do not show their original type, nor whether the sum is divided. So ranks must
+    // agree on these.
     call.calls.back().call.agreed =
         static_cast<uint32_t>(inputs[i].scalar_type()) << 8 |
         static_cast<uint32_t>(static_cast<c10d::ReduceOp::RedOpType>(opts.op));
   }
 }
 
-/// By a collective of its own, which the caller waits for, or its stream with `async_op`.
+/// Reduces the maxima in a separate collective. The caller waits for it; with `async_op` its stream
+/// does.
 void agree_on_maxima(GroupCalls& group, const std::vector<Addition>& additions,
                      const CodedOptions& opts, bool async_op) {
   Tensors maxima;
@@ -237,7 +239,7 @@ void agree_on_maxima(GroupCalls& group, const std::vector<Addition>& additions,
   all_reduce_coalesced(group, maxima, largest)->wait();
 }
 
-/// Turns the sums of region `own` to numbers.
+/// Decodes the sums of region `own`.
 void read_sums(const IntegerCoder& coder, const ValueSpec& spec, const Addition& addition,
                int divisor, int64_t own, const at::Tensor& result) {
   const size_t count = addition.blocks[0].count;
@@ -251,7 +253,7 @@ void read_sums(const IntegerCoder& coder, const ValueSpec& spec, const Addition&
   result.copy_(floats.view(result.sizes()));
 }
 
-/// Whether servers attempt one of these calls: equal on all ranks.
+/// Whether servers attempt one of these calls. Equal on all ranks.
 bool are_served(const GroupCalls& group, std::vector<TensorCall>& calls) {
   return group.servers() && std::ranges::any_of(calls, [&](TensorCall& each) {
            each.call.algorithms = algorithms_of_thread();
@@ -261,10 +263,10 @@ bool are_served(const GroupCalls& group, std::vector<TensorCall>& calls) {
 
 }  // namespace
 
-// Two dependent collectives for each tensor, and the host does not wait between them: the integers
-// are made in a job, as what the second one reads. On a device streams order all of it. Only if
-// servers attempt the second one, it waits: the attempt and its copy of the input need the
-// integers.
+// Each tensor has two dependent collectives, and the host does not wait between them: a job
+// computes the integers as the input of the second one. On a device, streams order all of it. The
+// host waits only if servers attempt the second collective, because the attempt and its copy of the
+// input need the integers.
 WorkPointer add_integers(GroupCalls& group, CallBuilder call, const Tensors& outputs,
                          const Tensors& inputs, const CodedOptions& opts, uint64_t step) {
   const c10::AutoGradMode no_grad(false);

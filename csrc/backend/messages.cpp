@@ -1,4 +1,4 @@
-// Point to point: send, receive, and receive from any rank.
+// Point-to-point messages: send, receive, and receive from any rank.
 #include "backend/argument_checks.h"
 #include "backend/collectives.h"
 

@@ -1,5 +1,5 @@
-// The dense collectives that only move bytes: broadcast, all-gather, gather, scatter and
-// all-to-all. Their arguments are checked, and the calls described to the executor.
+// The uncompressed collectives that only move bytes: broadcast, all-gather, gather, scatter and
+// all-to-all. Each checks its arguments, and describes its calls to the executor.
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +13,8 @@ using c10d::OpType;
 
 namespace {
 
-/// The list of a root. Its tensors may have any lengths, but for its `own` part.
+/// Checks the tensor list of a root. The lengths may differ, except that the root's part matches
+/// `own`.
 void check_root_list(const Complain& fn, const at::Tensor& own, const Tensors& list, int root) {
   check_dense(fn, list);
   check_same_type(fn, own, list);
@@ -59,7 +60,7 @@ WorkPointer all_gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors
     }
   }
   check_tensors(fn, inputs);
-  // Ranks may contribute different sizes; every rank knows them all from its outputs.
+  // Ranks may contribute different sizes. Every rank knows all sizes from its outputs.
   for (const Tensors& list : outputs) {
     check_same_type(fn, inputs[0], list);
     for (size_t j = 0; j < inputs.size(); ++j) {
@@ -72,7 +73,7 @@ WorkPointer all_gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors
   }
   CallBuilder call{group.size(), OpType::ALLGATHER, "q7x2:all_gather", inputs,
                    outputs,      opts.timeout,      opts.asyncOp};
-  // Input j of rank r goes to place r * inputs + j of every list.
+  // Input j of rank r belongs at index r * inputs + j of every list.
   for (size_t j = 0; j < inputs.size(); ++j) {
     Tensors from_rank;
     for (size_t r = 0; r < static_cast<size_t>(group.size()); ++r) {
@@ -169,8 +170,9 @@ WorkPointer all_gather_into_tensor_coalesced(GroupCalls& group, Tensors& outputs
 
 // --------------------------------------------------------------------------------- gather, scatter
 //
-// The tensors of the root's list may have any lengths. Only the root knows them all, so each rank
-// plans the call without them, and every message shows that its two ranks agree about its length.
+// The tensors in the root's list may have different lengths. Only the root knows them all, so each
+// rank plans the call without them, and each message shows whether its two ranks agree about its
+// length.
 
 WorkPointer gather(GroupCalls& group, std::vector<Tensors>& outputs, Tensors& inputs,
                    const c10d::GatherOptions& opts) {
@@ -236,8 +238,8 @@ WorkPointer all_to_all_base(GroupCalls& group, at::Tensor& output, at::Tensor& i
   if (even) {
     TORCH_CHECK(output.numel() == input.numel(),
                 "ProcessGroupQ7x2::alltoall_base: input and output must have "
-                "as many elements "
-                "where no splits are given, got ",
+                "equally many elements "
+                "if no splits are given, got ",
                 input.numel(), " and ", output.numel());
   }
   const auto lengths = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
@@ -252,7 +254,8 @@ WorkPointer all_to_all_base(GroupCalls& group, at::Tensor& output, at::Tensor& i
     for (size_t r = 0; r < static_cast<size_t>(group.size()); ++r) {
       const size_t count = splits.empty() ? rows / static_cast<size_t>(group.size())
                                           : static_cast<size_t>(splits[r]);
-      // A sum that is right may have overflowed.
+      // The sum of all splits may be right only because it has overflowed, so each split is
+      // checked.
       TORCH_CHECK(splits.empty() || (splits[r] >= 0 && count <= rows - begin),
                   "ProcessGroupQ7x2::alltoall_base: expected split sizes from "
                   "0 to the rest of ",

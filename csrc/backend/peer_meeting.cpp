@@ -10,17 +10,17 @@
 namespace q7x2 {
 namespace {
 
-// The store only says who is missing. It may be gone with the process that served it.
+// The store is only needed to name missing ranks. It may be gone with the process that served it.
 constexpr std::chrono::milliseconds kStorePatience{2000};
 
-/// Who of the members makes another group, or none, as far as the store knows.
+/// Names the members that make another group, or none, as far as the store knows.
 class Whereabouts {
  public:
   Whereabouts(KeyStore& root, const PeerMeeting::Options& options) : options_(options) {
     try {
       announcements_.emplace(root, job_rank(options.rank), options.group);
     } catch (const Error&) {
-      // Then nobody knows.
+      // Without the store, missing ranks cannot be named.
     }
   }
 
@@ -105,7 +105,8 @@ void PeerMeeting::run(Runtime& runtime, const c10::intrusive_ptr<c10d::Store>& s
   } catch (const Error& error) {
     fail(error);
     if (error.code() != ErrorCode::kPeerFailed) throw;
-    throw Error(titled(error, title, error.rank()));  // what ends any group does not name this one
+    // An error that ends groups in general, such as a dead host, does not name this group.
+    throw Error(titled(error, title, error.rank()));
   } catch (const std::exception& error) {
     fail(aborted_by(error, options.rank));
     throw;

@@ -1,5 +1,5 @@
-// PeerMeeting: how the ranks of a new group of a job meet that know each other from its default
-// group.
+// PeerMeeting: how the ranks of a new group meet if they already know each other from the job's
+// default group. It needs these parts:
 //
 //   PeerBootstrap      the protocol
 //   PeerMemberMonitor  watches the processes that take part
@@ -22,20 +22,21 @@ class PeerMeeting {
  public:
   struct Options {
     std::vector<PeerInfo> members;    ///< by rank
-    std::vector<uint64_t> job_ranks;  ///< what the job calls them
-    std::string scope;                ///< the same for all of the job
+    std::vector<uint64_t> job_ranks;  ///< their ranks in the job
+    std::string scope;                ///< equal on all ranks of the job
     int rank = 0;
-    std::string group;  ///< its name
+    std::string group;  ///< the name of the group
     std::chrono::milliseconds timeout{0};
   };
 
-  /// The members of a new group, as the default group knows them; empty: there is no such group, or
-  /// one of them is not in it. All members say the same. `scope`: learns what tells the default
-  /// group from others.
+  /// The members of a new group, as the default group knows them. Empty if there is no default
+  /// group, or if a member is not in it. Equal on all members. `scope`: set to a text that
+  /// identifies the default group.
   static std::vector<PeerInfo> members_of(Runtime& runtime, const std::vector<uint64_t>& job_ranks,
                                           std::string& scope);
-  /// Runs `make`, which makes the group by this rank's bootstrap; it is also given the store below
-  /// all prefixes. If it throws, the other ranks are told why, by `abort` and directly.
+  /// Runs `make`, which makes the group with this rank's bootstrap. Its second argument is the
+  /// store without any prefixes. If `make` throws, the other ranks are told why, by `abort` and by
+  /// the bootstrap.
   static void run(Runtime& runtime, const c10::intrusive_ptr<c10d::Store>& store,
                   const Options& options, const std::function<void(Bootstrap&, KeyStore&)>& make,
                   const std::function<void(const Error&)>& abort);

@@ -1,8 +1,7 @@
-// PinnedBuffers: pinned host memory that stands for tensors on a device, and the copies between the
-// two.
+// PinnedBuffers: pinned host memory that stands for device tensors, and the copies between the two.
 //
-// A task works on regions of host memory. Where they belong to pinned buffers, what it reads is
-// copied from the device and what it writes is copied to it, strip by strip (device/strips.h).
+// A task works on regions of host memory. If they are in pinned buffers, the task's input is copied
+// from the device, and its output to the device, strip by strip (device/strips.h).
 #pragma once
 
 #include <cstddef>
@@ -20,27 +19,29 @@ namespace q7x2 {
 struct TaskMemory {
   struct Piece {
     Region region;
-    size_t element = 1;  ///< its bytes for each element of the task
+    size_t element = 1;  ///< bytes per element of the task
   };
   std::vector<Piece> reads;
   std::vector<Piece> writes;
-  size_t element = 1;      ///< the bytes in which the task counts; a divisor of Strips::kUnit
-  bool in_strips = true;   ///< it can begin with a part of what it reads
-  bool on_device = false;  ///< it reads and writes there, and nothing passes
+  /// Bytes per element of the task, for positions; a divisor of Strips::kUnit.
+  size_t element = 1;
+  bool in_strips = true;   ///< the task can begin with a part of its input
+  bool on_device = false;  ///< the task works on device memory, so nothing is copied
 };
 
-/// Its buffers, and the residuals of a compressed call.
+/// The buffers of a call, and its residuals if it is compressed.
 TaskMemory memory_of(const CollectiveCall& call);
-/// A message is sent, or received, as a whole.
+/// The buffer of a message, which is copied as a whole.
 TaskMemory memory_of_message(const Region& region, bool sends);
 
 class PinnedBuffers {
  public:
-  /// `host` is pinned and contiguous, with the shape and type of `device`. What a task reads is
-  /// read from `device` if it `is_read`; what it writes is written there if it `is_written`.
+  /// `host` is pinned and contiguous, with the shape and type of `device`. `is_read`: the input of
+  /// tasks is copied from `device`. `is_written`: the output of tasks is copied to it.
   void add(const at::Tensor& device, const at::Tensor& host, bool is_read, bool is_written);
 
-  /// What the task reads on the device. Without copies: nothing.
+  /// The copies of the task's input from the device. No copies: the task has no input on the
+  /// device.
   DeviceStream::Passage reads_of(const TaskMemory& memory) const;
   DeviceStream::Passage writes_of(const TaskMemory& memory) const;
 
@@ -50,12 +51,12 @@ class PinnedBuffers {
     at::Tensor host;
     bool is_read;
     bool is_written;
-    bool is_contiguous;  // the device's tensor; others are copied as a whole
+    bool is_contiguous;  // the device's tensor is; others are copied as a whole
 
-    /// Where a region lies in it, in bytes. None: elsewhere.
+    /// The offset of a region in it, in bytes. None if the region is elsewhere.
     std::optional<size_t> offset_of(const Region& region) const;
     DeviceStream::Copy copy(bool to_host) const;
-    /// Of so many bytes from `begin`.
+    /// The copy of `bytes` bytes from `begin`.
     DeviceStream::Copy copy(bool to_host, size_t begin, size_t bytes) const;
   };
 

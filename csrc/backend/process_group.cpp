@@ -1,4 +1,4 @@
-// The life of a group: creation, options, splitting, errors, shutdown.
+// The life of a group: options, splitting, errors, and shutdown.
 #include "backend/process_group.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace q7x2 {
 namespace {
 
-// How long a rank that leaves waits for rank 0 to close the store.
+// How long a rank that leaves waits until rank 0 closes the store.
 constexpr std::chrono::milliseconds kStorePatience{1000};
 
 }  // namespace
@@ -40,7 +40,8 @@ std::string ProcessGroupQ7x2::algorithms_of_group() const {
 
 ProcessGroupQ7x2::~ProcessGroupQ7x2() {
   if (runtime_->forked()) {
-    // A store that the parent serves aborts a child that destroys its copy: it joins a thread.
+    // The copy of the store is leaked. If the parent serves the store, destroying the copy in the
+    // child joins a thread that the child does not have, and aborts.
     static_cast<void>(new c10::intrusive_ptr<c10d::Store>(store_));
   } else if (group_) {
     leave();
@@ -151,7 +152,7 @@ void ProcessGroupQ7x2::registerOnCompletionHook(
               "q7x2: register the on-completion hook before the group's first collective");
   hook_ = std::make_shared<CompletionHook>(std::move(hook));
   calls_.set_hook(hook_);
-  // By this c10d knows that there is one.
+  // This tells c10d that a hook is registered.
   onCompletionHook_ = [hook = hook_](std::shared_ptr<c10d::WorkInfo> info) {
     hook->call(std::move(info));
   };
@@ -177,7 +178,7 @@ void ProcessGroupQ7x2::abort() {
       Error(ErrorCode::kAborted, "rank " + std::to_string(rank_) + " aborted the group", rank_));
 }
 
-// A forked child only drops its copy.
+// A forked child does nothing: the group belongs to its parent.
 void ProcessGroupQ7x2::shutdown() {
   if (!group_ || runtime_->forked()) {
     return;

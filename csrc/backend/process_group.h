@@ -1,6 +1,6 @@
-// ProcessGroupQ7x2: the c10d backend "q7x2". A thin adapter: it has the parts of a group, makes
-// them and lets them go. What c10d calls is in backend/collectives.h, and backend/group_calls.h
-// starts it.
+// ProcessGroupQ7x2: the c10d backend "q7x2". It is a thin adapter: it owns the parts of a group,
+// and makes and destroys them. backend/collectives.h implements the calls of c10d, and
+// backend/group_calls.h starts them.
 //
 // docs/c10d.md lists which of c10d's virtuals it implements, and why the others are absent.
 #pragma once
@@ -34,32 +34,33 @@ class ProcessGroupQ7x2 final : public compat::Backend {
     explicit Options(std::chrono::milliseconds op_timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("q7x2", op_timeout) {}
 
-    /// Of the group, in messages.
+    /// The name of the group, for messages.
     std::string name() const { return group_name.empty() ? "unnamed" : group_name; }
 
-    /// Connects to all ranks when the group is made, not on first use.
+    /// Whether to connect to all ranks when the group is made, instead of on first use.
     bool eager_connect = false;
-    /// Only these algorithms may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
+    /// The only algorithms that may be chosen, for example "ring,sra"; empty: `Q7X2_ALGO`, or all.
     std::string algorithms;
-    /// How uncompressed tensors on a device pass: "auto", "staged" or "direct"; empty:
-    /// `Q7X2_DEVICE_PATH`, or "auto". What rank 0 says counts.
+    /// The path of uncompressed device tensors: "auto", "staged" or "direct"; empty:
+    /// `Q7X2_DEVICE_PATH`, or "auto". The value on rank 0 counts.
     std::string device_path;
-    /// The group is one of a job: of init_process_group and new_group.
+    /// Whether the group is one of a job: made by init_process_group or new_group.
     bool in_job = false;
-    /// The durations of calls may change a choice; see plan/choose/refinement.h. What rank 0 says
-    /// counts.
+    /// Whether the durations of calls may change a choice; see plan/choose/refinement.h. The value
+    /// on rank 0 counts.
     bool refine = true;
   };
 
-  /// Blocks until all ranks have come. They meet in `store`, or directly if it is a group of the
-  /// job's and they know each other.
+  /// Blocks until all ranks have arrived. They meet in `store`. In a group of a job whose ranks
+  /// know each other, they meet directly.
   ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                    c10::intrusive_ptr<Options> options);
-  /// A group of a bootstrap's members, without a store: `store` is only kept. `fabric`: what this
-  /// rank knows of the members; it is used if all know the same. Null: nothing.
+  /// A group of the members of a bootstrap. `store` is kept, but not used to meet. `fabric`: what
+  /// this rank knows of the members; it is used if all ranks know the same. Null: nothing is known.
   ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, PeerBootstrap& bootstrap,
                    std::shared_ptr<const Fabric> fabric, c10::intrusive_ptr<Options> options);
-  /// Without members until c10d's reconfigure is called: every collective raises.
+  /// A group without members, until c10d's reconfigure is called. Until then every collective
+  /// raises.
   struct WithoutMembers {};
   ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                    c10::intrusive_ptr<Options> options);
@@ -70,32 +71,33 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   const c10::intrusive_ptr<Options>& options() const { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   Planner& planner() { return *planner_; }
-  /// Transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first use.
+  /// The transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first
+  /// use.
   std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
-  /// What calls on device tensors have moved so far.
+  /// What calls on device tensors have copied so far.
   const BusTraffic& bus_traffic() const { return calls_.bus_traffic(); }
-  /// The servers of the group, and what they have served; null: it has none.
+  /// The servers of the group, and what they have served; null: the group has no servers.
   const std::shared_ptr<ServerGroup>& servers() const { return servers_; }
-  /// The choices so far, and how they came about.
+  /// The choices so far, with their history.
   std::vector<PlanCache::Record> plan_records() const;
-  /// What the group knows of its hosts and network; see fabric/json.h. Equal on all ranks.
+  /// The Fabric of the group as JSON; see fabric/json.h. Equal on all ranks.
   std::string fabric_json() const;
-  /// Has the planner choose by another Fabric of the same ranks. Collectives that have begun keep
-  /// their Plans. All ranks must call it between the same two collectives. Throws
+  /// Replaces the Fabric by another one of the same ranks. Collectives that have begun keep their
+  /// Plans. All ranks must call it between the same two collectives. Throws
   /// Error(kInvalidArgument).
   void set_fabric(const std::string& json);
 
   using CodedOptions = q7x2::CodedOptions;
-  /// In place; each tensor by itself.
+  /// In place. Each tensor is reduced separately.
   c10::intrusive_ptr<c10d::Work> coded_all_reduce(std::vector<at::Tensor>& tensors,
                                                   const CodedOptions& opts);
-  /// Each input has world-size times the elements of its output.
+  /// Each input has world-size times as many elements as its output.
   c10::intrusive_ptr<c10d::Work> coded_reduce_scatter(std::vector<at::Tensor>& outputs,
                                                       std::vector<at::Tensor>& inputs,
                                                       const CodedOptions& opts);
-  /// Each output has world-size times the elements of its input.
+  /// Each output has world-size times as many elements as its input.
   c10::intrusive_ptr<c10d::Work> coded_all_gather(std::vector<at::Tensor>& outputs,
                                                   std::vector<at::Tensor>& inputs,
                                                   const CodedOptions& opts);
@@ -170,27 +172,28 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
   // ------------------------------------------------------------------------ groups without a store
   bool supportsShrinking() const override { return true; }
-  /// The group of the remaining ranks, which all call it with the same list. It works if this group
-  /// has failed. `flags` 1 aborts what is in progress; 0 waits for it. The options are this group's
-  /// unless `opts` has others. Every failure leaves this group as it is, and may be retried.
+  /// Returns the group of the remaining ranks, which must all call it with the same list. It also
+  /// works if this group has failed. `flags`: 1 aborts calls in progress, 0 waits for them. The
+  /// options are this group's unless `opts` has others. A failure leaves this group unchanged, and
+  /// the call may be retried.
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& ranks_to_exclude, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-  /// How all ranks can be reached, for `reconfigured`.
+  /// The handles of all ranks, for `reconfigured`.
   std::vector<std::string> handles() const;
   std::string own_handle() const override;
 
   struct Reconfiguration {
-    std::string uuid;                  ///< not used before by any member
+    std::string uuid;                  ///< no member may have used it before
     std::vector<std::string> handles;  ///< see transport/bootstrap/peer_address.h
-    bool ordered = true;               ///< the rank is the place in the list
+    bool ordered = true;               ///< the rank is the index in the list
     std::chrono::milliseconds timeout = kBackendDefaultTimeout;
-    ProcessGroupQ7x2* old = nullptr;  ///< whose Fabric and options are used; may be null
-    std::string scope = {};           ///< within which the uuid must be new
+    ProcessGroupQ7x2* old = nullptr;  ///< the group whose Fabric and options are used; may be null
+    std::string scope = {};           ///< the uuid must be new within this scope
     c10::intrusive_ptr<Options> options = {};
   };
-  /// A group of the processes that the handles name, which all call it with the same handles and
-  /// uuid.
+  /// Makes a group of the processes that the handles name. All of them must call it with the same
+  /// handles and uuid.
   static c10::intrusive_ptr<ProcessGroupQ7x2> reconfigured(
       const c10::intrusive_ptr<c10d::Store>& store, const Reconfiguration& how);
 
@@ -200,62 +203,63 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
-  /// A forked child has none.
+  /// Does nothing in a forked child, which has no pending works.
   void waitForPendingWorks() override;
-  void enableCollectivesTiming() override {}  // times are always there
+  void enableCollectivesTiming() override {}  // times are always recorded
   void abort() override;
   void shutdown() override;
 
  private:
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
                                    std::optional<std::chrono::milliseconds> timeout) override;
-  /// The first thing in every call: see GroupCalls::enter.
+  /// Must be called first in every call: see GroupCalls::enter.
   void enter() const { calls_.enter(); }
   using LearnFabric =
       std::function<std::shared_ptr<const Fabric>(const std::shared_ptr<Group>& group)>;
-  /// Makes the group with all other ranks, and learns its Fabric.
+  /// Makes the group with all other ranks, and gets its Fabric.
   void meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn);
   /// The same for a group of init_process_group, new_group or split, with its servers. `root`: the
-  /// store below all prefixes. `members`: as this rank knows them before; empty: it does not.
+  /// store without any prefixes. `members`: those that this rank knows already; empty: it knows
+  /// none.
   void meet_in_job(Bootstrap& bootstrap, KeyStore& root, const std::vector<PeerInfo>& members);
   /// Meets the other ranks through the store, or directly if they know each other.
   void meet_all();
   static SurveyOptions survey_options(std::chrono::milliseconds timeout);
-  /// `servers`: see SurveyOptions; null: there are none.
+  /// `servers`: see SurveyOptions; null: no servers.
   std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
                                          std::function<std::vector<std::string>()> servers) const;
   /// Whether this rank may invite servers: rank 0 of a group of a job.
   bool invites_servers() const { return rank_ == 0 && size_ > 1 && options_->in_job; }
-  /// Whether any servers may have to be invited.
+  /// Whether servers may have to be invited.
   bool awaits_servers(KeyStore& root) const;
-  /// The same for a group that needs no store: no, if the job's does not answer.
+  /// The same for a group that needs no store: false if the job's store does not answer.
   bool may_await_servers(KeyStore& root) const;
-  /// Where `invites_servers`: the servers of the job that have come.
+  /// If `invites_servers`: the servers of the job that have announced themselves.
   ServerMeeting invited_servers(KeyStore& root) const;
-  /// The same for a group that needs no store: none, if the job's does not answer.
+  /// The same for a group that needs no store: empty if the job's store does not answer.
   ServerMeeting servers_of_successor() const;
-  /// Makes the server group, if servers have come. All ranks call it. `invited`: on rank 0.
-  /// `surveyed`: the group's Fabric; servers that are not in it have the default rates.
+  /// Makes the server group, if rank 0 has invited servers. All ranks call it. `invited`: on rank
+  /// 0. `surveyed`: the group's Fabric. Servers that are not in it get the default rates.
   void meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed);
   DevicePath device_path_of_options() const;
-  /// The algorithms to which the group is confined.
+  /// The only algorithms that the group may use.
   std::string algorithms_of_group() const;
   void leave();
-  /// The part of this group's Fabric that concerns `members`; null if one of them is not in it.
+  /// The part of this group's Fabric for `members`; null if one of them is not in the group.
   std::shared_ptr<const Fabric> fabric_of(const std::vector<PeerInfo>& members) const;
   void await_calls(std::chrono::milliseconds timeout) const;
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Runtime> runtime_;
-  mutable std::shared_ptr<Runtime> reachable_;  // which the last handle leads to
+  mutable std::shared_ptr<Runtime> reachable_;  // the runtime that the last handle leads to
   std::shared_ptr<Group> group_;
   std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanCache> plans_;
   std::shared_ptr<ServerGroup> servers_;  // null: there are no servers
   GroupCalls calls_{{rank_, size_, runtime_, group_, planner_, plans_, servers_}, options_};
-  std::atomic<uint32_t> shrinks_{0};        // attempts
-  std::atomic<bool> has_successor_{false};  // which goes on with the store
-  std::shared_ptr<CompletionHook> hook_;    // null: none is registered
+  std::atomic<uint32_t> shrinks_{0};        // number of attempts
+  std::atomic<bool> has_successor_{false};  // whether a successor continues to use the store
+  std::shared_ptr<CompletionHook> hook_;    // null: no hook is registered
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 

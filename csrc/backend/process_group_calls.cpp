@@ -1,4 +1,4 @@
-// What c10d calls on a group: collectives, messages, and the Work that coalesced calls share.
+// The calls of c10d on a group: collectives, messages, and coalescing.
 #include <utility>
 
 #include "backend/collectives.h"

@@ -1,5 +1,5 @@
-// The dense collectives that reduce: all-reduce, reduce and reduce-scatter. Their arguments are
-// checked, and the calls described to the executor.
+// The uncompressed collectives that reduce: all-reduce, reduce and reduce-scatter. Each checks its
+// arguments, and describes its calls to the executor.
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +26,7 @@ WorkPointer all_reduce(GroupCalls& group, Tensors& tensors, const c10d::Allreduc
   CallBuilder call{group.size(), OpType::ALLREDUCE,       "q7x2:all_reduce",
                    tensors,      std::vector(1, tensors), opts.timeout,
                    opts.asyncOp};
-  // Several tensors of one rank are contributions like those of other ranks.
+  // Several tensors of one rank are reduced on the host first, as if each came from another rank.
   if (tensors.size() > 1) {
     TORCH_CHECK(reduction.divisor == 1 && !reduction.premultiplies(),
                 "ProcessGroupQ7x2::allreduce: AVG and PREMUL_SUM take one "
@@ -91,7 +91,7 @@ WorkPointer reduce(GroupCalls& group, Tensors& tensors, const c10d::ReduceOption
     contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
     if (root) write_result(tensors[0], contribution);
   }
-  // Plans of a reduce write to the root's buffer only; the checker proves it.
+  // Plans of a reduce only write to the root's buffer. The checker proves that.
   TensorCall& each = call.calls.emplace_back(Collective::kReduce, reducible_dtype(tensors[0]),
                                              static_cast<int>(opts.rootRank));
   if (root) {
@@ -117,7 +117,7 @@ WorkPointer reduce_scatter(GroupCalls& group, Tensors& outputs, std::vector<Tens
           "invalid input tensor list size, must be world size");
   check_dense(fn, inputs[0]);
   check_dense(fn, outputs);
-  // Parts may differ in length; every rank knows them all from its inputs.
+  // Parts may differ in length. Every rank knows all lengths from its inputs.
   check_same_type(fn, outputs[0], inputs[0]);
   c10d::assertSizesMatch(fn, outputs[0].sizes(), inputs[0], static_cast<size_t>(group.rank()));
   const Reduction reduction(opts.reduceOp, group.size());

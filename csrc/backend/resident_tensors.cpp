@@ -9,7 +9,7 @@
 namespace q7x2 {
 namespace {
 
-/// The bytes of a tensor.
+/// The memory of a tensor.
 struct Span {
   const std::byte* begin;
   size_t bytes;

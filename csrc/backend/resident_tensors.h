@@ -1,13 +1,13 @@
-// Tensors of a device that a call may leave where they are, instead of staging them.
+// Decides whether the tensors of a call can stay on their device, instead of being staged.
 #pragma once
 
 #include <ATen/ATen.h>
 
 namespace q7x2 {
 
-/// All are contiguous on one device, hold their elements as they are (no lazy negative or
-/// conjugate), and none of `written` overlaps another one, but for a smaller one at `own`: the part
-/// of an output that already holds this rank's input.
+/// Whether all tensors are plain and on one device, and no tensor in `written` overlaps another
+/// tensor. One overlap is allowed: a smaller tensor that begins at `own`, the part of an output
+/// that already contains this rank's input.
 bool can_stay(at::TensorList read, at::TensorList written, const void* own = nullptr);
 
 }  // namespace q7x2

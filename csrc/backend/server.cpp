@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::milliseconds kStoreTimeout{60'000};
-// Rank 0 waits for others before it says who has come.
+// How long to wait until rank 0 publishes the list of servers that it has chosen.
 constexpr std::chrono::milliseconds kListTimeout{10'000};
 
 std::string in_group(const ServerMeeting& meeting) {
@@ -32,7 +32,7 @@ Server::Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& 
       keys_(root_, kStoreTimeout, Runtime::check_interrupt),
       seat_(std::make_unique<ServerSeat>(keys_, runtime_->secret(), name,
                                          peer_info_of_process(*runtime_))) {
-  reduce_isa();  // a wrong Q7X2_ISA is an error here
+  reduce_isa();  // makes a wrong Q7X2_ISA an error here
   Locked locked(runtime_->lock());
   runtime_->peers().admission().expect_others(locked);
 }
@@ -42,7 +42,7 @@ Server::~Server() {
   try {
     leave();
   } catch (const std::exception&) {
-    return;  // there is nobody left to tell
+    return;  // nobody is left to be told
   }
 }
 
@@ -126,7 +126,8 @@ void Server::meet(Service& service, const ServerMeeting& meeting) {
   tell(in_group(meeting) + " has ended" + lack);
 }
 
-// Joins threads of server groups that have ended, or, after they were told to, of all.
+// Joins the threads of server groups that have ended. `all`: joins all threads, after they were
+// told to end.
 void Server::end_services(bool all) {
   bool must_announce = false;
   for (auto it = services_.begin(); it != services_.end();) {

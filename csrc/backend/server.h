@@ -1,7 +1,7 @@
-// Server: a process of a job that has no rank, and adds up what ranks send it.
+// Server: a process of a job that has no rank, and adds up what the ranks send it.
 //
-// It announces itself in the job's store (transport/bootstrap/server_roll.h), and looks for
-// invitations. Each group that invites it has a thread of its own: it meets the ranks in a server
+// It announces itself in the job's store (transport/bootstrap/server_roll.h), and polls for
+// invitations. Each group that invites it gets a thread. The thread meets the ranks in a server
 // group (backend/server_group_setup.h), and carries out rank 0's orders until the ranks have left
 // (servers/server_group.h). Several groups are served at once.
 #pragma once
@@ -27,33 +27,33 @@ namespace q7x2 {
 
 class Server {
  public:
-  /// Announces itself. `store`: the job's, with any prefix. `pool`: the memory for what ranks send
-  /// it. Throws Error(kTransport) if the store does not answer, Error(kInvalidArgument) for a name
-  /// that cannot be.
+  /// Announces the server. `store`: the job's, with any prefix. `pool`: the memory for what ranks
+  /// send. Throws Error(kTransport) if the store does not answer, Error(kInvalidArgument) if the
+  /// name is not valid.
   Server(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, SlotPool pool);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   int64_t number() const { return seat_->number(); }
-  /// Looks for invitations, for so long. False: the store has gone, and with it the job. Throws
-  /// Error(kMismatch) if the job has another secret.
+  /// Polls for invitations for `duration`. Returns false if the store is gone, and the job with it.
+  /// Throws Error(kMismatch) if the job has another secret.
   bool look(std::chrono::milliseconds duration);
-  /// Leaves all groups in good order, and is not invited any more. Idempotent.
+  /// Leaves all groups in good order, and withdraws the announcement. Idempotent.
   void leave();
-  /// What has happened since the last call, a sentence each, for a person.
+  /// What has happened since the last call: one sentence per event, for people.
   std::vector<std::string> take_news();
 
  private:
-  /// One server group.
+  /// One server group and its thread.
   struct Service {
     std::thread thread;
-    std::shared_ptr<Group> group;  // null: it is being made
+    std::shared_ptr<Group> group;  // null while the group is being made
     std::atomic<bool> is_over{false};
-    bool must_announce = false;  // it was given up, though it lives
+    bool must_announce = false;  // a group gave up this server, although it is alive
   };
 
-  /// `number`: this server's when it was invited.
+  /// `number`: this server's number when it was invited.
   void serve(Service& service, const std::string& meeting, int64_t number);
   void meet(Service& service, const ServerMeeting& meeting);
   void end_services(bool all);
@@ -68,7 +68,8 @@ class Server {
   bool store_is_gone_ = false;
   std::list<std::unique_ptr<Service>> services_;
 
-  std::mutex mutex_;  // guards the next two, and the groups and notes of services
+  // Guards `is_leaving_` and `news_`, and `group` and `must_announce` of services.
+  std::mutex mutex_;
   bool is_leaving_ = false;
   std::vector<std::string> news_;
 };

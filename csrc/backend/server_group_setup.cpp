@@ -17,7 +17,7 @@
 namespace q7x2 {
 namespace {
 
-// A rank 0 that follows another one may find that the job's store went with it.
+// Timeout of the store for a rank 0 of a later group: the store may be gone with its process.
 constexpr std::chrono::milliseconds kStoreOfSuccessor{500};
 
 std::vector<PeerInfo> peer_infos_of_processes(const Group& group) {
@@ -34,7 +34,7 @@ std::vector<PeerInfo> members_of(const ServerMeeting& meeting) {
   return members;
 }
 
-/// Whether this process has met another one, and knows that it is gone.
+/// Whether this process has met the other one, and knows that it has ended.
 bool has_ended(uint64_t process) {
   const std::shared_ptr<Runtime> runtime = Runtime::existing();
   if (!runtime) return false;
@@ -79,7 +79,7 @@ std::shared_ptr<Group> make_server_group(
   return group;
 }
 
-// A job without servers makes one call to the store here, on rank 0.
+// On rank 0. A job without servers makes one call to the store here.
 ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
   if (!invites_servers()) return {};
   ServerRoll roll(root, runtime_->secret());
@@ -116,11 +116,11 @@ ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
   }
 }
 
-// Rank 0 tells the others whom they meet, and at the end all agree on whether it came about. What
-// goes wrong with servers does not concern the group itself.
+// Rank 0 tells the other ranks which servers they meet. At the end all ranks agree on whether the
+// server group was made. A failure of servers does not fail the group itself.
 void ProcessGroupQ7x2::meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed) {
   const auto check = [this] { group_->check(); };
-  invited.ranks.clear();  // all ranks have the peer infos of ranks
+  invited.ranks.clear();  // all ranks already have the peer infos of ranks
   const std::string told =
       bootstrap.exchange("servers", rank_ == 0 ? invited.encode() : "", check).front();
   ServerMeeting meeting = ServerMeeting::decode(told);

@@ -1,5 +1,5 @@
-// Groups that follow others and need no store: shrink and reconfigure. The members find each other
-// by their handles (transport/bootstrap/peer_bootstrap.h).
+// Makes groups that follow other groups and need no store: shrink and reconfigure. The members find
+// each other by their handles (transport/bootstrap/peer_bootstrap.h).
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -42,7 +42,7 @@ std::string join(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(names);
 }
 
-/// The ranks that are left. Throws Error(kInvalidArgument).
+/// The ranks that remain. Throws Error(kInvalidArgument).
 std::vector<int> survivors(const std::vector<int64_t>& excluded, int rank, int size) {
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, "shrink: " + why);
@@ -90,7 +90,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       options_(std::move(options)),
       store_(store) {
   std::shared_ptr<const Fabric> learned;
-  // Once all have told what they know, all have the group: who fails from here on fails the group.
+  // After this exchange all ranks have the group. From here on, a failure fails the group.
   const LearnFabric agree = [&](const std::shared_ptr<Group>& group) {
     Digest digest;
     digest.add(known ? to_json(*known) : "");
@@ -109,13 +109,13 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
       [&] {
         meet(bootstrap, {}, agree);
         meet_servers(bootstrap, servers_of_successor(), *learned);
-        // Nobody goes on, and gives up an old group, before all have agreed on the new one.
+        // No rank continues, and gives up an old group, before all have agreed on the new one.
       },
       [&](const Error& error) {
         if (group_) group_->abort(error);
       });
   {
-    // torch may count the job's ranks anew from here on.
+    // From here on, torch may use other numbers for the ranks of the job.
     Locked locked(runtime_->lock());
     runtime_->groups().forget_job_ranks(locked);
   }
@@ -173,7 +173,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
     }
   }
 
-  // All survivors count all attempts, so that they meet in the next one.
+  // Every rank counts the attempts, so that all ranks use the same number in the next one.
   const std::string attempt = std::to_string(++shrinks_);
   const std::string title =
       "shrink of the group '" + group_->membership().name() + "' to its " + join(left);
@@ -198,7 +198,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
         error.code(),
         title + ": " + error.what() +
             (is_store ? ", and torch.distributed needs it for the new group. The group "
-                        "is as it was. q7x2.reconfigure needs no store"
+                        "is unchanged. q7x2.reconfigure needs no store"
                       : ""),
         error.rank());
     bootstrap.fail(told);
@@ -228,7 +228,8 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
   std::vector<PeerAddress> handles;
   for (const std::string& text : how.handles) {
     handles.push_back(PeerAddress::decode(text, runtime->secret()));
-    // They may lead to a runtime that another one has taken over from. The error says so.
+    // The handle may lead to an older runtime of this process. That one is used, and its error says
+    // so.
     if (how.old != nullptr && handles.back().peer_info.process == how.old->runtime_->process()) {
       runtime = how.old->runtime_;
     }
@@ -285,7 +286,7 @@ std::string ProcessGroupQ7x2::own_handle() const {
   reachable_ = Runtime::instance();
   const PeerInfo peer_info = peer_info_of_process(*reachable_);
   {
-    // Nobody knows who will have the handle.
+    // Any host may connect, because nobody knows who gets the handle.
     Locked locked(reachable_->lock());
     reachable_->peers().admission().expect_others(locked);
   }
@@ -302,7 +303,7 @@ std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
                             .timeout = timeout.value_or(calls_.effective(c10d::kUnsetTimeout)),
                             .old = this,
                             .scope = options_->group_name});
-  // The successor takes the old group with it, which leaves it in good order.
+  // The successor takes the old group, and leaves it in good order when it is destroyed.
   std::swap(runtime_, successor->runtime_);
   std::swap(group_, successor->group_);
   std::swap(planner_, successor->planner_);

@@ -12,7 +12,7 @@
 namespace q7x2::collectives {
 namespace {
 
-/// The number of each non-zero's row: its place among all combinations of sparse indices.
+/// The row number of each non-zero: its index among all combinations of sparse indices.
 at::Tensor row_numbers(const at::Tensor& coalesced) {
   const at::Tensor indices = coalesced.indices();
   at::Tensor numbers = indices[0];
@@ -38,8 +38,8 @@ at::Tensor indices_of(const at::Tensor& numbers, at::IntArrayRef sparse_sizes) {
   return indices;
 }
 
-/// Torch checks what a sparse tensor consists of only if it is asked to, and rows that it does not
-/// have would be added up by another rank. `tensor`: on the CPU.
+/// Throws if the tensor is not valid. torch checks that only on request, and another rank would add
+/// up rows that do not exist. `tensor`: on the CPU.
 void check_sound(const at::Tensor& tensor) {
   check_storage(tensor._indices());
   check_storage(tensor._values());
@@ -58,8 +58,9 @@ uint64_t rows_of(const Complain& fn, const at::Tensor& tensor) {
 
 }  // namespace
 
-// Each rank aggregates its share of the rows, and only rows that some rank has travel
-// (executor/sparse/sparse_all_reduce.h). Gradients of one rank for the same row are added first.
+// Each rank aggregates its share of the rows, and only rows that some rank has are sent
+// (executor/sparse/sparse_all_reduce.h). First, coalescing adds up this rank's entries for each
+// row.
 WorkPointer sparse_all_reduce(GroupCalls& group, Tensors& tensors,
                               const c10d::AllreduceOptions& opts) {
   const Complain fn = group.enter("allreduce_sparse");

@@ -17,7 +17,7 @@
 namespace q7x2 {
 namespace {
 
-/// A connection to the server, or -1 if there is none.
+/// Returns a connected socket, or -1 if the connection fails.
 int connect_to(const std::string& host, uint16_t port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -51,7 +51,8 @@ void wait_for_end(const c10::intrusive_ptr<c10d::Store>& store,
   if (tcp == nullptr) {
     return;
   }
-  // The server sends nothing unasked: what can be read is the end of the connection.
+  // The server sends nothing without a request, so a readable socket means that the connection has
+  // ended.
   const int fd = connect_to(tcp->getHost(), tcp->getPort());
   if (fd >= 0) {
     pollfd server{fd, POLLIN, 0};

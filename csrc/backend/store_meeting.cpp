@@ -9,12 +9,12 @@
 namespace q7x2 {
 namespace {
 
-// A rank that fails raises after so long at the latest, also if the store does not answer.
+// A rank that fails raises its error within this time, even if the store does not answer.
 constexpr std::chrono::milliseconds kTelling{30};
 
-// A runtime that no other group needs takes some 10 ms of a processor to end. The thread of a
-// FailureLinger ends it, and so long after the failure that no rank of this host has to wait for
-// the processor to raise its error.
+// Ending a runtime that no other group needs takes about 10 ms of processor time. The thread of a
+// FailureLinger does it, this long after the failure, so that no rank of this host has to wait for
+// the processor before it raises its error.
 constexpr std::chrono::milliseconds kAfterwards{100};
 constexpr std::chrono::milliseconds kNap{5};
 

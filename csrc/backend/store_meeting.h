@@ -1,9 +1,9 @@
-// StoreMeeting: how the ranks of a new group meet through a c10d store.
+// StoreMeeting: how the ranks of a new group meet through a c10d store. It has these parts:
 //
-//   C10dStore       calls the store, and looks around while an answer is overdue
-//   StoreBootstrap  the protocol
+//   C10dStore          calls the store, and checks for other events while an answer is overdue
+//   StoreBootstrap     the protocol
 //   PeerMemberMonitor  watches the processes that take part
-//   Announcements   say which group a missing rank makes instead
+//   Announcements      say which group a missing rank makes instead
 #pragma once
 
 #include <chrono>
@@ -24,17 +24,20 @@ class StoreMeeting {
   struct Options {
     int rank = 0;
     int size = 1;
-    std::string group;  ///< its name
+    std::string group;  ///< the name of the group
     std::chrono::milliseconds timeout{0};
-    std::vector<uint64_t> job_ranks;                  ///< by rank; empty: the same
-    bool in_job = false;                              ///< the ranks are those of the default group
+    /// By rank: its rank in the job; empty: the same.
+    std::vector<uint64_t> job_ranks;
+    /// Whether the ranks are those of the default group.
+    bool in_job = false;
     std::function<void(int)> waits_for = [](int) {};  ///< see StoreBootstrap::Options
   };
 
-  /// Runs `make`, which makes the group by this rank's bootstrap; it is also given the store below
-  /// all prefixes. If it throws, the other ranks are told why, by `abort` and through the store,
-  /// and the exception goes on at once; a FailureLinger stays until they have heard. Throws
-  /// Error(kPeerFailed) without `make` if a member is known to have ended.
+  /// Runs `make`, which makes the group with this rank's bootstrap. Its second argument is the
+  /// store without any prefixes. If `make` throws, the other ranks are told why, by `abort` and
+  /// through the store. The exception continues at once, and a FailureLinger stays until the others
+  /// have read it. Throws Error(kPeerFailed) without calling `make` if a member is known to have
+  /// ended.
   static void run(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                   const std::function<void(Bootstrap&, KeyStore&)>& make,
                   const std::function<void(const Error&)>& abort);
@@ -44,11 +47,12 @@ class StoreMeeting {
   StoreMeeting& operator=(const StoreMeeting&) = delete;
 
  private:
-  /// The first call to the store.
+  /// Writes the name of the group. It is the first call to the store.
   void announce();
   std::string explain_missing(int rank) const;
   void fail(const Error& error);
-  /// Stays until the others have heard, and drops `runtime` on the way, also if some never come.
+  /// Stays until the others have read the failure, even if some never arrive. Drops `runtime`
+  /// during that time.
   void stay_and_end(std::shared_ptr<Runtime>& runtime, const std::function<void()>& check);
 
   const Options options_;

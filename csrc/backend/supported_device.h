@@ -1,4 +1,4 @@
-// Which devices q7x2 takes tensors of, and how it calls their streams.
+// The devices that q7x2 supports, and the functions for their streams.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,9 +7,9 @@
 
 namespace q7x2 {
 
-/// Throws c10::Error unless `device` is the CPU or an accelerator that q7x2 takes tensors of.
+/// Throws c10::Error unless `device` is the CPU or a supported accelerator.
 void check_device(const c10::Device& device);
-/// `device` is an accelerator. Throws as `check_device` does.
+/// The stream functions of `device`, an accelerator. Throws as `check_device`.
 const StreamCalls& calls_of(const c10::Device& device);
 
 }  // namespace q7x2

@@ -15,7 +15,7 @@
 namespace q7x2 {
 namespace {
 
-// A contiguous one of the same shape, on the host.
+// A contiguous host tensor of the same shape. It is pinned if `tensor` is on a device.
 at::Tensor on_host(const at::Tensor& tensor) {
   const bool is_pinned = !tensor.device().is_cpu();
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(is_pinned));
@@ -197,7 +197,7 @@ std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
   return gates;
 }
 
-// On the stream of the results, if they are on a device.
+// Runs on the stream of the results, if they are on a device.
 void HostBuffers::copy_back() const {
   if (!has_copies()) return;
   const c10::OptionalStreamGuard on_stream(stream_ ? std::optional(stream_->results())

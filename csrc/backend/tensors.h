@@ -1,4 +1,4 @@
-// From torch's tensors, dtypes and reductions to the bytes that the layers below work on.
+// Converts torch's tensors, dtypes and reductions to the memory and types of the layers below.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,11 @@
 
 namespace q7x2 {
 
-/// The element type of a reduction over `tensor`. Throws for those that q7x2 cannot reduce.
+/// The element type for a reduction over `tensor`. Throws c10::Error if q7x2 cannot reduce the
+/// type.
 DType reducible_dtype(const at::Tensor& tensor);
 
-/// A c10d reduction, taken apart. `premultiply` applies the factor of PREMUL_SUM to a contribution.
+/// The parts of a c10d reduction. `premultiply` applies the factor of PREMUL_SUM to a contribution.
 struct Reduction {
   ReduceKind kind = ReduceKind::kSum;
   int divisor = 1;
@@ -32,50 +33,50 @@ struct Reduction {
   at::Tensor premultiply(const at::Tensor& contribution) const;
 };
 
-/// The host memory one call works on. Contiguous CPU tensors are used where they lie; others
-/// (strided, conjugated) through a contiguous copy, copied back at the end. Tensors on a device are
+/// The host memory of one call. Contiguous CPU tensors are used in place. Other CPU tensors
+/// (strided, conjugated) get a contiguous copy, which is copied back at the end. Device tensors are
 /// copied to pinned memory and back in the order of streams, from `read` to the end of the call.
-/// Keeps all of it alive.
+/// The object keeps all of this memory alive.
 class HostBuffers {
  public:
-  /// Read only.
+  /// The memory of a tensor that is only read.
   Region input(const at::Tensor& tensor);
-  /// Written entirely.
+  /// The memory of a tensor that is overwritten completely.
   Region output(const at::Tensor& tensor);
-  /// A tensor that occurs in a call twice contributes what it holds now, both times.
+  /// The memory of a tensor that is read and written. If a tensor occurs twice in a call, it
+  /// contributes its original values both times.
   Region in_place(const at::Tensor& tensor);
-  /// A copy that belongs to the call, to be read and written.
+  /// A copy that belongs to the call, which reads and writes it.
   Region private_copy(const at::Tensor& tensor);
   Region private_copy(Region region);
 
-  /// After `copy_back`, copies `source` to `destination` too.
+  /// After the other copies back, also copies `source` to `destination`.
   void also_copy(const at::Tensor& source, const at::Tensor& destination);
-  /// From now on regions of tensors on a device are memory of that device, which the host does not
-  /// touch. Tensors must be contiguous, and occur in the call once.
+  /// From now on the regions of device tensors are device memory, which the host does not touch.
+  /// Tensors must be contiguous, and occur only once in the call.
   void stay_on_device() { stays_on_device_ = true; }
-  /// Runs `last` after all copies. It writes to tensors on `device`.
+  /// Runs `last` after all copies back. It writes to tensors on `device`.
   void then(std::function<void()> last, at::Device device);
-  /// The same for a call whose tensors are on a device, in the order of streams: the host does not
-  /// come back for it.
+  /// The same for a call on device tensors, in the order of streams: the host takes no part.
   void then(DeviceStream::Finish finish) { finish_ = std::move(finish); }
-  /// Whether the host has to do something at the end.
+  /// Whether the host has work at the end of the call.
   bool has_copies() const { return !copies_.empty() || last_ != nullptr; }
-  /// Makes the results visible in the caller's tensors. Any thread.
+  /// Copies the results to the caller's tensors. Any thread.
   void copy_back() const;
 
   /// The device of the call's tensors; none: they are on the CPU.
   std::optional<at::Device> device() const { return device_; }
-  /// Begins to copy to the host what the call's tasks read on its device. Returns for each task
-  /// what tells of the arrivals, or, if it stays on the device, that its tensors are ready; null:
-  /// it reads nothing there.
+  /// Begins to copy the inputs of the call's tasks from the device. Returns one latch per task. It
+  /// tells how much has arrived, or, for tensors that stay on the device, that they are ready.
+  /// Null: the task has no input on the device.
   std::vector<std::shared_ptr<InputLatch>> read(const DeviceLanes::Lane& lane,
                                                 const std::vector<TaskMemory>& tasks,
                                                 const std::shared_ptr<CompletionQueue>& queue);
-  /// Has the results of the tasks of `read` copied to the device. Returns for each task what it
-  /// tells of its progress; null: it writes nothing there. Lets go of the tensors on the device:
-  /// from now on the streams keep their memory.
+  /// Enqueues the copies of the tasks' results to the device, for the tasks given to `read`.
+  /// Returns one gate per task, which the task opens as it progresses; null: it has no results
+  /// there. Releases the tensors on the device: from now on the streams keep their memory.
   std::vector<std::shared_ptr<OutputGate>> write();
-  /// Null: the call's tensors are on the CPU.
+  /// Null if the call's tensors are on the CPU.
   DeviceStream* stream() const { return stream_.get(); }
 
  private:
@@ -90,7 +91,7 @@ class HostBuffers {
   bool stays_on_device_ = false;
   PinnedBuffers pinned_;
   std::vector<TaskMemory> tasks_;
-  std::vector<DeviceStream::Copy> on_device_;  // after all results; then comes
+  std::vector<DeviceStream::Copy> on_device_;  // copies after all results; then `finish_` runs
   DeviceStream::Finish finish_;
   std::unique_ptr<DeviceStream> stream_;
 };

@@ -1,4 +1,4 @@
-// Every difference between the torch versions that q7x2 builds against, and nothing else.
+// Everything that depends on the torch version, and nothing else.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@
 
 namespace q7x2::compat {
 
-// From 2.14 on, a backend can take another set of members: c10d's reconfigure. Before, the rank and
-// the size of a backend are constants.
+// In torch 2.14 and later, a backend can replace its members: c10d's reconfigure. Earlier, the rank
+// and the size of a backend are constants.
 class Backend : public c10d::Backend {
  public:
   using c10d::Backend::Backend;
@@ -53,16 +53,16 @@ class Backend : public c10d::Backend {
 #endif
 
  protected:
-  /// How this process can be reached.
+  /// The handle of this process, by which others can reach it.
   virtual std::string own_handle() const = 0;
-  /// Becomes the group of the processes that the handles name, or throws and stays what it was.
-  /// Returns the new rank and size. `timeout`: none means the group's.
+  /// Becomes the group of the processes that the handles name, or throws and stays unchanged.
+  /// Returns the new rank and size. `timeout`: none means the group's timeout.
   virtual std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles,
                                            bool ordered,
                                            std::optional<std::chrono::milliseconds> timeout) = 0;
 };
 
-/// Whether the group is to have no members before the first `reconfigure`.
+/// Whether the group must have no members before the first `reconfigure`.
 inline bool begins_without_members(const c10d::DistributedBackendOptions& options) {
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   return options.enable_reconfigure;
@@ -75,7 +75,7 @@ inline bool begins_without_members(const c10d::DistributedBackendOptions& option
 // Named NCCLPreMulSumSupplement before 2.13, which keeps that name as an alias.
 using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
 
-// How a coalesced reduce-scatter is called in a Work; 2.13 gave it a name of its own.
+// The type of a coalesced reduce-scatter in a Work. Since torch 2.13 it has its own type.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 inline constexpr auto kReduceScatterCoalesced = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
 #else

@@ -10,8 +10,9 @@
 namespace q7x2 {
 namespace {
 
-// How long a waiter leaves the future to the notifier. Only where all of the notifier's threads are
-// in callbacks that do not return, the waiter completes it itself, and runs what is attached to it.
+// How long a waiter waits until the notifier has completed the future. If all threads of the
+// notifier are in callbacks that do not return, the waiter then completes the future, and runs its
+// callbacks.
 constexpr std::chrono::seconds kNotifierPatience{1};
 
 }  // namespace
@@ -42,7 +43,7 @@ void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<H
     runtime_->submit(task, caller_waits);
   }
   tasks_.insert(tasks_.end(), after.begin(), after.end());
-  // A work that is dropped without a wait still has to do these.
+  // These steps are necessary even if nobody waits for the work.
   if (on_settled_ || recordFunctionEndCallback_ || buffers_->has_copies() || stream() != nullptr) {
     announce_when_done();
   }
@@ -180,7 +181,7 @@ void WorkQ7x2::settle() {
         exception_ = to_exception(*task->error());
       }
     }
-    // Whatever happened: streams that wait for the call go on.
+    // In any case, streams that wait for the call continue.
     if (stream() != nullptr) stream()->open();
     if (exception_ == nullptr && buffers_) {
       try {
@@ -223,7 +224,7 @@ void WorkQ7x2::announce_when_done() {
   }
 }
 
-// Users' code runs here and must not end the process, nor keep what follows from running.
+// User code runs here. Its exceptions must neither end the process nor skip the following steps.
 void WorkQ7x2::announce() {
   settle();
   try {
@@ -272,7 +273,7 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkQ7x2::getFuture() {
     }
   }
   if (is_new && settled_) {
-    complete_future();  // nothing is attached to it yet
+    complete_future();  // it has no callbacks yet
   } else if (is_new) {
     announce_when_done();
   }
@@ -299,10 +300,11 @@ void WorkQ7x2::complete_future() {
     future_completed_ = true;
   }
   future_taken_.notify_all();
-  // The future takes events of the current streams: whoever waits for it waits for those.
+  // The future records events of the current streams, so those who wait for it wait for these
+  // streams.
   const c10::OptionalStreamGuard on_stream(results_stream());
   if (!mine) {
-    future_->wait();  // another thread is about to; what is attached to it runs later
+    future_->wait();  // another thread completes it; callbacks run later
   } else if (exception_ != nullptr) {
     future_->setError(exception_);
   } else {
@@ -322,7 +324,7 @@ std::optional<c10::Stream> WorkQ7x2::results_stream() const {
   return stream_of_all;
 }
 
-// Whoever waited for the work finds its future complete.
+// After a wait for the work, its future is complete.
 void WorkQ7x2::await_future() {
   {
     std::unique_lock<std::mutex> lock(future_mutex_);

@@ -37,7 +37,7 @@ class TorchWorkStream final : public WorkStream {
   void* handle() const override { return stream_.native_handle(); }
   const StreamCalls& calls() const override { return calls_; }
 
-  // The allocator gives the memory away again in the order of the stream.
+  // The allocator reuses the memory in the order of the stream.
   std::shared_ptr<std::byte> scratch(size_t bytes) override {
     return bytes_of(at::empty({static_cast<int64_t>(bytes)},
                               at::TensorOptions().dtype(at::kByte).device(stream_.device())));
