@@ -6,7 +6,7 @@ import importlib
 import sys
 from functools import partial
 
-from benchmarks.harness import command
+from tests.lab import command
 
 # Imported when asked for, because most of them import torch.
 COMMANDS = {
@@ -44,7 +44,6 @@ COMMANDS = {
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
     "pages": "the tables of figures in README.md and docs/, written from the results files",
-    "lab": "virtual hosts on this machine: up, run, status, down (root)",
 }
 # Those that are no file of studies/.
 MODULES = {
@@ -53,7 +52,6 @@ MODULES = {
     "turns": "regress.turns",
     "train": "studies.train.cli",
     "pages": "pages",
-    "lab": "harness.lab.cli",
 }
 
 

@@ -25,17 +25,17 @@ _NEAR = 1.001  # losses that differ by less are the same loss here
 
 def why_not() -> str | None:
     """What is missing for virtual hosts; None: nothing."""
-    sys.path.insert(0, str(ROOT))  # the lab is a part of the benchmarks
+    sys.path.insert(0, str(ROOT))  # the lab is a part of the tests
     try:
-        from benchmarks.harness.lab import namespaces
+        from tests.lab import namespaces
     except ImportError as error:
-        return f"the folder benchmarks is not here ({error})"
+        return f"the folder tests is not here ({error})"
     return namespaces.unavailable()
 
 
 def compare(args: argparse.Namespace, model: dict[str, Any]) -> dict[str, Any]:
     """Trains twice; returns the curves of both, and how much sooner int8 has Gloo's last loss."""
-    from benchmarks.harness.lab import Lab, Topology
+    from tests.lab import Lab, Topology
 
     runs = [("q7x2", f"q7x2, {CODEC}", ["--compress", CODEC]), ("gloo", "gloo", [])]
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-T = TypeVar("T")
+from tests.lab.command import explained
 
 
 def option(default: Any = None, help: str | None = None, **given: Any) -> dict[str, Any]:
@@ -32,18 +32,6 @@ def add_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> 
 def chosen(args: argparse.Namespace, *names: str) -> dict[str, Any]:
     """The values of some options, by name."""
     return {name: getattr(args, name) for name in names}
-
-
-def explained(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` as a type for argparse, which hides the text of any other error than its own."""
-
-    def typed(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return typed
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.harness import ranks
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import LabError, Topology
 from benchmarks.harness.openmpi import OpenMpi
 from benchmarks.harness.ops import OPS
+from tests.lab import LabError, Topology
 
 
 class TrafficError(LabError):

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT
-from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.openmpi import OpenMpi
-from benchmarks.harness.processes import OnLine, meeting, run_ranks
+from tests.lab import Lab, Topology
+from tests.lab.processes import OnLine, meeting, run_ranks
 
 # For ranks that make too few calls for q7x2 to settle on the fastest algorithm.
 UNREFINED = {"Q7X2_REFINE": "0"}

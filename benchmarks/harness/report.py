@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import facts, summary
-from benchmarks.harness.lab.topology import UNSHAPED, Topology, bits_per_second
+from tests.lab.topology import UNSHAPED, Topology, bits_per_second
 
 # A verdict: the interval of a ratio holds what is to be reached.
 UNDECIDED = "undecided"

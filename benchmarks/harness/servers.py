@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.harness import arguments
 from benchmarks.harness.arguments import option
-from benchmarks.harness.lab import Lab, Topology
+from tests.lab import Lab, Topology
 
 
 def options(*, hosts: int, servers: int, size: str, rounds: int) -> dict[str, Any]:

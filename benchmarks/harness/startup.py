@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.harness import ranks as rank_processes
-from benchmarks.harness.processes import free_port
 from benchmarks.harness.startline import StartLine
 from benchmarks.harness.timing import timed
+from tests.lab.processes import free_port
 
 PHASES = ("init_process_group", "first_all_reduce", "new_group")
 _TIMEOUT = timedelta(seconds=60)

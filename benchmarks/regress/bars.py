@@ -15,7 +15,6 @@ from rich.console import Console
 from benchmarks.harness import (
     RESULTS,
     facts,
-    iperf,
     launch,
     openmpi,
     plots,
@@ -25,11 +24,7 @@ from benchmarks.harness import (
 )
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import LabError, Topology
-from benchmarks.harness.lab import unavailable as lab_unavailable
-from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.harness.ops import OPS
-from benchmarks.harness.processes import RanksFailed
 from benchmarks.regress.goals import (
     BARS,
     BEST_FIXED,
@@ -41,6 +36,10 @@ from benchmarks.regress.goals import (
     Bar,
 )
 from benchmarks.regress.raw import raw_path, read_raw, write_raw
+from tests.lab import LabError, Topology, iperf
+from tests.lab import unavailable as lab_unavailable
+from tests.lab.processes import RanksFailed
+from tests.lab.topology import bits_per_second
 
 _VERDICTS = {True: "yes", False: "no", report.UNDECIDED: report.UNDECIDED}
 _STYLES: dict[bool | str | None, str] = {True: "green", False: "red", report.UNDECIDED: "yellow"}

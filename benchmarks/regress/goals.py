@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.harness import report
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.backends import EMPTY, OPENMPI
-from benchmarks.harness.lab import UNSHAPED, Link, Topology
 from benchmarks.harness.startup import PHASES
+from tests.lab import UNSHAPED, Link, Topology
 
 SUBJECT = "q7x2"
 LINE_RATE = "line rate"

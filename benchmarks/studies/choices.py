@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.harness import ranks, report, timing
 from benchmarks.harness.arguments import option
-from benchmarks.harness.lab import Lab, Link, Topology
+from tests.lab import Lab, Link, Topology
 
 GOAL = 1.1
 ALGORITHMS = (

@@ -10,13 +10,14 @@ from typing import Any
 from benchmarks.harness import arguments, launch, openmpi, report
 from benchmarks.harness.arguments import option
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import LabError, unavailable
-from benchmarks.harness.lab.cli import TOPOLOGY, topology_from
-from benchmarks.harness.lab.topology import Topology
 from benchmarks.harness.ops import OPS
+from tests.lab import LabError, unavailable
+from tests.lab.cli import TOPOLOGY, topology_from
+from tests.lab.command import explained
+from tests.lab.topology import Topology
 
 
-@arguments.explained
+@explained
 def _ops(text: str) -> tuple[str, ...]:
     names = tuple(OPS) if text == "all" else arguments.names(text)
     if unknown := set(names) - set(OPS):

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import ranks, report, timing
 from benchmarks.harness.arguments import option
-from benchmarks.harness.lab import Lab, Link, Topology
+from tests.lab import Lab, Link, Topology
 
 GOAL = 1.2
 WARM_UP = 60  # steps; the first ones try several algorithms

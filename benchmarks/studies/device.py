@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from benchmarks.harness import ROOT, ranks
 from benchmarks.harness.arguments import option
-from benchmarks.harness.lab import Topology
+from tests.lab import Topology
 
 LATE = 0.020
 HOST_BYTES = 1 << 20

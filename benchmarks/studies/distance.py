@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from benchmarks.harness import arguments, ranks, report, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Line, WideLab, WideTopology
-from benchmarks.harness.lab.wide_cli import sites
+from tests.lab import Line, WideLab, WideTopology
+from tests.lab.wide_cli import sites
 
 OURS, GLOO = "q7x2", "gloo"
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import ranks, report, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Topology
+from tests.lab import Topology
 
 OURS = "ShardedEmbedding, q7x2"
 # What is compared with it, and how many times longer its communication shall be.

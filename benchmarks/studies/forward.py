@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import ranks, report, timing
 from benchmarks.harness.arguments import chosen, names, option, size
-from benchmarks.harness.lab import Topology
+from tests.lab import Topology
 
 COMPUTE, WIRE, DDP, OURS = "computation alone", "messages alone", "DDP", "overlap"
 CHAINED = "one all-reduce"

@@ -34,10 +34,10 @@ from q7x2._core.palette import LINES
 from benchmarks.harness import facts, launch, report
 from benchmarks.harness.arguments import option, parse_size
 from benchmarks.harness.backends import EMPTY
-from benchmarks.harness.lab import Topology
 from benchmarks.harness.ops import OPS, ROOT
-from benchmarks.harness.processes import RanksFailed
 from benchmarks.regress.goals import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS
+from tests.lab import Topology
+from tests.lab.processes import RanksFailed
 
 GOAL_MEDIAN = 0.07
 GOAL_P90 = 0.20

@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import facts, ranks, report, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Topology
 from benchmarks.studies.train.study import RECIPES
 from benchmarks.studies.train.tasks import TASKS
+from tests.lab import Topology
 
 GOAL = 1.10  # the time of the best proposal, relative to the best of the sweep
 _LAYERS = 4

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from benchmarks.harness import ranks, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.lab.topology import bits_per_second
+from tests.lab import Lab, Topology
+from tests.lab.topology import bits_per_second
 
 ALGORITHMS = ("ring", "sra", "shares", "blink", "aggregator", "halving_doubling", "multitree")
 GUILTY = 1

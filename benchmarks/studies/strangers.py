@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.harness import ROOT, ranks, report, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Lab, Topology
+from tests.lab import Lab, Topology
 
 GOAL = 1.05
 PHASES = ("alone", "held", "flood", "flood elsewhere")

@@ -17,9 +17,9 @@ from rich.console import Console
 from benchmarks.harness import arguments, facts, launch, openmpi, report
 from benchmarks.harness.arguments import option
 from benchmarks.harness.backends import OPENMPI
-from benchmarks.harness.lab import Topology
-from benchmarks.harness.lab import unavailable as lab_unavailable
-from benchmarks.harness.lab.topology import bits_per_second
+from tests.lab import Topology
+from tests.lab import unavailable as lab_unavailable
+from tests.lab.topology import bits_per_second
 
 ONE_HOST, FOUR_HOSTS = "one-host", "four-hosts"
 TITLES = {

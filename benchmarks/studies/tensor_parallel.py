@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 
 from benchmarks.harness import arguments, ranks, report, timing
 from benchmarks.harness.arguments import chosen, option
-from benchmarks.harness.lab import Topology
+from tests.lab import Topology
 
 OURS, PLAIN, GLOO = "overlap, q7x2", "no overlap, q7x2", "no overlap, gloo"
 WAYS = (OURS, PLAIN, GLOO)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.harness import command
 from tests.diagnoses import causes, verdicts
+from tests.lab import command
 
 MAINS = {"causes": causes.main, "verdicts": verdicts.main}
 

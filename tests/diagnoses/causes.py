@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, facts, ranks, report
-from benchmarks.harness.lab import Lab, Topology
 from tests.diagnoses.processor_quota import ProcessorQuota
+from tests.lab import Lab, Topology
 
 GOAL = 19  # of 20
 GUILTY = 1

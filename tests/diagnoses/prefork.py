@@ -37,7 +37,7 @@ class Nursery:
         self._ranks, self._env = ranks, env
 
     def __enter__(self) -> Nursery:
-        from benchmarks.harness.processes import TIED
+        from tests.lab.processes import TIED
 
         self._folder = tempfile.TemporaryDirectory(prefix="q7x2-nursery-")
         path = Path(self._folder.name) / "socket"
@@ -75,7 +75,7 @@ def serve(server: socket.socket, ranks: int) -> list[str]:
     import torch.nn.parallel  # noqa: F401
     from q7x2._core import extension
 
-    from benchmarks.harness.processes import meeting
+    from tests.lab.processes import meeting
 
     extension.load()
     while True:

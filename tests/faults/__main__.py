@@ -15,12 +15,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness import RESULTS, command, facts, report
-from benchmarks.harness.lab import unavailable as lab_unavailable
+from benchmarks.harness import RESULTS, facts, report
 from tests.faults import table, trial
 from tests.faults.contract import CELLS, EVENTS, NEXT_CALL_S, Cell, Event, pairs
 from tests.faults.site import Site
 from tests.faults.verdict import Verdict
+from tests.lab import command
+from tests.lab import unavailable as lab_unavailable
 
 _SHOWN_PROBLEMS = 3
 

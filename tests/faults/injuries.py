@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 
-from benchmarks.harness.lab.lab import Lab
-from benchmarks.harness.lab.namespaces import call
 from tests.faults.site import RATE, STORE_PORT, Site
+from tests.lab.lab import Lab
+from tests.lab.namespaces import call
 
 # Bytes of a bucket and of the queue behind it, as of the lab's own links.
 _BURST = 131072

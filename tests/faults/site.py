@@ -24,10 +24,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processes import free_port
 from benchmarks.harness.ranks import python_path
 from tests.faults.workload import Start
+from tests.lab import Lab, Topology
+from tests.lab.processes import free_port
 
 _START_S = 60.0  # a server imports torch
 _COMMAND_S = 30.0

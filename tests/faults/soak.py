@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-from benchmarks.harness.lab import unavailable as lab_unavailable
 from tests.faults import soak_case
 from tests.faults.resources import Resources
 from tests.faults.site import RankLost, Site
+from tests.lab import unavailable as lab_unavailable
 
 _REPORT_EVERY = 50
 

@@ -11,10 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.harness import ROOT, command
+from benchmarks.harness import ROOT
 from tests.gpu import machine, needs
 from tests.gpu.runner import Report, run_stages
 from tests.gpu.stages import STAGES
+from tests.lab import command
 
 
 def main(argv: list[str]) -> None:

@@ -29,7 +29,7 @@ from rank_outcomes import Outcome, RankFailure
 from rank_process import GroupSpec, current_rank, serve
 from rank_scripts import ROOT, TESTS, ScriptResult, run_script, script, tail
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 __all__ = [
     "ROOT",

@@ -28,7 +28,7 @@ PATIENCE = 20.0
 _SHM = pathlib.Path("/dev/shm")
 _NETNS = pathlib.Path("/run/netns")
 _SYSV = pathlib.Path("/proc/sysvipc/shm")
-_LAB = re.compile(r"(q7x2-(\d+)-\d+-\d+)-\w+")  # the names of benchmarks.harness.lab
+_LAB = re.compile(r"(q7x2-(\d+)-\d+-\d+)-\w+")  # the names of tests.lab
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _segment_remover(number: int) -> Callable[[], object]:
 
 def _lab_remover(name: str) -> Callable[[], object]:
     def remove() -> None:
-        from benchmarks.harness.lab.hosts import remove as remove_lab
+        from tests.lab.hosts import remove as remove_lab
 
         remove_lab(name)
 

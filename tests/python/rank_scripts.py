@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import interpreters
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent.parent  # of the checkout

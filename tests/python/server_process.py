@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from values import HALF, assert_bits, reals
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 HOST = "127.0.0.1"
 NONE = harness.GroupSpec("q7x2", key="servers", init="none")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
-from benchmarks.harness.lab import Lab, Topology, unavailable
+from tests.lab import Lab, Topology, unavailable
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo")
 _START_S = 60

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 import interpreters
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x20000, 0x8000000
 _DEADLINE = 90.0  # of one machine's ranks, in seconds

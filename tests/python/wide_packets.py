@@ -10,7 +10,7 @@ from dataclasses import astuple
 
 from harness import wait_until
 
-from benchmarks.harness.lab import Counts, WideLab
+from tests.lab import Counts, WideLab
 
 PORT = 20000
 HEADERS = 28  # bytes of IPv4 and UDP

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.harness import inference
-from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.studies.train import figures
 from benchmarks.studies.train.cadence import CADENCE_METHODS, DILOCO, SPARSE, STREAMING
 from benchmarks.studies.train.figures import Goal
 from benchmarks.studies.train.methods import BASELINE
 from benchmarks.studies.train.study import RANKS, RECIPES, Study
+from tests.lab.topology import bits_per_second
 
 _ACCURACY = "cadence-accuracy"
 _TASKS = {_ACCURACY: "the GPT", "cadence-digits": "the CNN on digits"}

@@ -16,7 +16,6 @@ from matplotlib.ticker import FuncFormatter
 from q7x2._core.palette import BLUE, GREY, LINES, ORANGE, PURPLE, SKY, VERMILION, line_style
 
 from benchmarks.harness import inference
-from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.studies.train import cadence_report, figures
 from benchmarks.studies.train.cadence import CADENCE_BY_LABEL
 from benchmarks.studies.train.methods import (
@@ -27,6 +26,7 @@ from benchmarks.studies.train.methods import (
     UNCOMPRESSED,
 )
 from benchmarks.studies.train.study import TASKS, Study
+from tests.lab.topology import bits_per_second
 
 # Of the headline; few enough to tell apart.
 _COLOURS = {

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import facts
-from benchmarks.harness.lab import Lab, Topology
 from benchmarks.harness.ranks import run
 from benchmarks.studies.train.cadence import CADENCE_METHODS
 from benchmarks.studies.train.methods import (
@@ -30,6 +29,7 @@ from benchmarks.studies.train.methods import (
 )
 from benchmarks.studies.train.sharded import SHARDED_METHODS
 from benchmarks.studies.train.variants import EVERY, HELD_OUT, PRICED, STUDIED, with_references
+from tests.lab import Lab, Topology
 
 RANKS = 4
 _CELL_TIMEOUT_S = 3600

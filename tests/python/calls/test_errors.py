@@ -14,7 +14,7 @@ from deadlines import NEVER, shorten_timeout
 from values import meet
 from wrong_calls import CPU, ERRORS, breakable_group, works_still
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 # --- one rank's mistake, found before anything is sent -------------------------------------------
 

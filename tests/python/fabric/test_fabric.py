@@ -21,8 +21,8 @@ from q7x2.fabric import binding_advice as fabric_binding_advice
 from q7x2.fabric import files as fabric_files
 from q7x2.fabric import show as fabric_show
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
 
 needs_lab = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from deadlines import NEVER
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 WRITER = 2
 BETWEEN = 4 << 20  # bytes: segments of UCX are smaller, those of a group are larger

@@ -17,11 +17,11 @@ import interpreters
 import pytest
 import seeds
 
-from benchmarks.harness.lab import unavailable as lab_unavailable
 from tests.faults import injuries, trial
 from tests.faults.contract import NEXT_CALL_S, Cell, Event, pairs
 from tests.faults.site import RankLost, Site
 from tests.faults.verdict import Verdict
+from tests.lab import unavailable as lab_unavailable
 
 GENEROUS = 10
 SEED = seeds.seed()

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 import interpreters
 import pytest
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology, namespaces
-from benchmarks.harness.processes import RankResult, RanksFailed
+from tests import lab as lab_package
+from tests.lab import Lab, Topology, namespaces
+from tests.lab.processes import RankResult, RanksFailed
 
 HOSTS = 3
 VICTIM = HOSTS - 1

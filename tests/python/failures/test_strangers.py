@@ -21,8 +21,8 @@ import strangers
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
 
 RANKS, STRANGER, JOINER_HOST = 2, 2, 3
 USER_TAG = 0x77

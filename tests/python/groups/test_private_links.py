@@ -13,10 +13,10 @@ import interpreters
 import pytest
 from harness import wait_until
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.lab.namespaces import call
-from benchmarks.harness.lab.topology import Link
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
+from tests.lab.namespaces import call
+from tests.lab.topology import Link
 
 HOSTS = 3
 # So slow that a sender is done long before its message has arrived.

@@ -19,7 +19,7 @@ from broken_connections import reduce_for_ever, reset_connections
 from deadlines import NEVER
 from values import assert_bits, meet
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 # --- torchrun --max-restarts ---------------------------------------------------------------------
 

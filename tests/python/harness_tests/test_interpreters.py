@@ -12,7 +12,7 @@ import interpreters
 import pytest
 from harness import wait_until
 
-from benchmarks.harness import lab
+from tests import lab
 
 STATE = """
 import os, sys, __main__

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import harness
 import pytest
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 EXAMPLES = harness.ROOT / "examples/integrations"
 DEADLINE = 600  # seconds; DeepSpeed compiles a helper of its own when it starts first

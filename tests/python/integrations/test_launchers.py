@@ -21,7 +21,7 @@ import harness
 import pytest
 from page_commands import DEADLINE, replaced, runs
 
-from benchmarks.harness.processes import free_port
+from tests.lab.processes import free_port
 
 MPIRUN = {
     # Open MPI refuses to run as root, and to start more ranks than there are processors.

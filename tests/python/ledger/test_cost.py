@@ -15,8 +15,8 @@ from q7x2.ledger import prices as ledger_prices
 from q7x2.ledger import reader as ledger_reader
 from q7x2.ledger.samples import Sampler
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
 
 needs_lab = pytest.mark.skipif(
     lab_package.unavailable() is not None, reason=str(lab_package.unavailable())

@@ -13,8 +13,8 @@ import harness
 import pytest
 from blame_command import blame
 
-from benchmarks.harness import lab
-from benchmarks.harness.lab import namespaces
+from tests import lab
+from tests.lab import namespaces
 
 PREAMBLE = """
     import datetime

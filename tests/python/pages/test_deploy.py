@@ -16,8 +16,8 @@ import pytest
 import slurm
 from page_commands import DEADLINE, replaced, runs, shell
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
 
 DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")

@@ -14,9 +14,9 @@ import interpreters
 import pytest
 from page_commands import DEADLINE, replaced, runs, shell
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.processes import RanksFailed
+from tests import lab as lab_package
+from tests.lab import Lab, Topology
+from tests.lab.processes import RanksFailed
 
 DEPLOY = harness.ROOT / "examples" / "deploy"
 CHECK = str(DEPLOY / "check.py")

@@ -9,7 +9,7 @@ from harness import ROOT
 from page_commands import shell
 from tutorial_page import Tutorial, expect_lines
 
-from benchmarks.harness.lab import namespaces
+from tests.lab import namespaces
 
 
 def follow(folder: pathlib.Path, *, on_hosts: bool) -> None:
@@ -22,7 +22,7 @@ def follow(folder: pathlib.Path, *, on_hosts: bool) -> None:
 
 
 def run(folder: pathlib.Path, code: str) -> str:
-    command = code.replace("./dev lab", "python -m benchmarks lab")
+    command = code.replace("./dev lab", "python -m tests.lab")
     return shell(command, folder, PYTHONPATH=str(ROOT))
 
 

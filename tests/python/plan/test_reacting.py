@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from q7x2.plan.explain import print_history
 
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import Lab, Topology
-from benchmarks.harness.lab.topology import UNSHAPED, Link
+from tests import lab as lab_package
 from tests.diagnoses.processor_quota import ProcessorQuota
+from tests.lab import Lab, Topology
+from tests.lab.topology import UNSHAPED, Link
 
 HOSTS = 4
 GUILTY = 1

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from benchmarks import pages
-from benchmarks.harness import iperf, openmpi, ranks, startup, study
-from benchmarks.harness import lab as lab_package
-from benchmarks.harness.lab import LabError, Topology
+from benchmarks.harness import openmpi, ranks, startup, study
 from benchmarks.harness.report import console
 from benchmarks.regress import bars, goals, raw
 from benchmarks.studies import ledger, sweep
+from tests import lab as lab_package
 from tests.diagnoses import causes, verdicts
 from tests.diagnoses.processor_quota import ProcessorQuota
+from tests.lab import LabError, Topology, iperf
 
 
 def cell(size: int, ours: float, theirs: float) -> dict:

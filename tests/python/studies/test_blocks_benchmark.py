@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import lab as lab_package
 from benchmarks.harness import study
 from benchmarks.studies import blocks
+from tests import lab as lab_package
 
 
 @pytest.mark.nightly("runs a benchmark; what it measures has tests of its own")

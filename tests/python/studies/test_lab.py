@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from harness import ROOT, wait_until
 
-from benchmarks.harness import lab as lab_package
 from benchmarks.harness import launch
-from benchmarks.harness.lab import Lab, Link, Topology, namespaces
-from benchmarks.harness.lab.hosts import STATE, remove_stale
-from benchmarks.harness.lab.topology import bits_per_second
 from benchmarks.harness.ops import OPS
-from benchmarks.harness.processes import RanksFailed
+from tests import lab as lab_package
+from tests.lab import Lab, Link, Topology, namespaces
+from tests.lab.hosts import STATE, remove_stale
+from tests.lab.processes import RanksFailed
+from tests.lab.topology import bits_per_second
 
 RATE = "100mbit"
 PAYLOAD = 4 << 20
@@ -208,7 +208,7 @@ def test_a_crashed_lab_is_removed_by_the_next() -> None:
     crash = python(
         """
         import os, signal
-        from benchmarks.harness.lab import Lab, Topology
+        from tests.lab import Lab, Topology
         lab = Lab(Topology(hosts=2))
         lab.up()
         print(lab.name, flush=True)
@@ -232,7 +232,7 @@ def test_ranks_die_with_their_launcher(how: signal.Signals) -> None:
     launcher = subprocess.Popen(
         python(
             """
-            from benchmarks.harness.lab import Lab, Topology
+            from tests.lab import Lab, Topology
             with Lab(Topology(hosts=2)) as lab:
                 print(lab.name, flush=True)
                 lab.run(["sleep", "1001"], on_line=print)

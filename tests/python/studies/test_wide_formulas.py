@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from wide_packets import python
 
-from benchmarks.harness import iperf, study
-from benchmarks.harness.lab import Line, WideLab, WideTopology, wide
+from benchmarks.harness import study
 from benchmarks.studies import distance
+from tests.lab import Line, WideLab, WideTopology, iperf, wide
 
 needs_lab = pytest.mark.skipif(bool(wide.unavailable()), reason=str(wide.unavailable()))
 SEGMENT = 1448  # bytes of payload in a packet of 1,500

@@ -15,9 +15,9 @@ import pytest
 from harness import ROOT
 from wide_packets import PORT, python, send
 
-from benchmarks.harness.lab import LabError, Line, WideLab, WideTopology, namespaces, wide
-from benchmarks.harness.lab.hosts import STATE, remove_stale
-from benchmarks.harness.processes import RanksFailed
+from tests.lab import LabError, Line, WideLab, WideTopology, namespaces, wide
+from tests.lab.hosts import STATE, remove_stale
+from tests.lab.processes import RanksFailed
 
 QUIET = Line(rate="unshaped", rtt="2ms")
 
@@ -114,7 +114,7 @@ def test_wrong_changes_say_what_is_expected(lab: WideLab) -> None:
 
 
 def test_a_machine_without_tun_says_so() -> None:
-    asks = python("from benchmarks.harness.lab import wide; print(wide.unavailable())")
+    asks = python("from tests.lab import wide; print(wide.unavailable())")
     hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/net && exec "$@"', "sh"]
     if reason := namespaces.unavailable():
         pytest.skip(reason)
@@ -342,7 +342,7 @@ def test_nothing_is_left() -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, nightly(signal.SIGTERM), nightly(signal.SIGKILL)])
 def test_a_command_that_is_interrupted_leaves_nothing(how: signal.Signals) -> None:
     options = ["--hosts", "2x1", "--rtt", "10ms", "--loss", "1%", "--seed", "5"]
-    command = [sys.executable, "-m", "benchmarks", "lab", "wan", *options, "sleep", "1002"]
+    command = [sys.executable, "-m", "tests.lab", "wan", *options, "sleep", "1002"]
     launcher = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -352,7 +352,7 @@ def test_a_command_that_is_interrupted_leaves_nothing(how: signal.Signals) -> No
     name = said.partition(":")[0]
 
     def change(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "benchmarks", "lab", "line", "--lab", name, *arguments]
+        line = [sys.executable, "-m", "tests.lab", "line", "--lab", name, *arguments]
         return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
 
     try:

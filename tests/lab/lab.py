@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.harness.lab import namespaces
-from benchmarks.harness.lab.hosts import STATE, Hosts
-from benchmarks.harness.lab.namespaces import call
-from benchmarks.harness.lab.topology import UNSHAPED, Topology, bits_per_second
+from tests.lab import namespaces
+from tests.lab.hosts import STATE, Hosts
+from tests.lab.namespaces import call
+from tests.lab.topology import UNSHAPED, Topology, bits_per_second
 
 # A GSO packet has up to 64 KiB and must fit the bucket, else it is dropped.
 _BURST_BYTES = 131072

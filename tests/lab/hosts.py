@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from benchmarks.harness.lab import namespaces
-from benchmarks.harness.lab.namespaces import LabError, call
-from benchmarks.harness.lab.topology import Network
-from benchmarks.harness.processes import OnLine, RankResult, run_ranks
+from tests.lab import namespaces
+from tests.lab.namespaces import LabError, call
+from tests.lab.processes import OnLine, RankResult, run_ranks
+from tests.lab.topology import Network
 
 STATE = Path("/run/q7x2-lab")
 N = TypeVar("N", bound=Network)

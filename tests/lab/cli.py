@@ -1,4 +1,4 @@
-"""`python -m benchmarks lab`: virtual hosts for any command.
+"""`python -m tests.lab`: virtual hosts for any command.
 
 `up`, `run`, `down` and `status` have a lab that stays up between commands. `wan` has one with
 distance for one command, and `line` changes it while that runs.
@@ -10,31 +10,33 @@ import argparse
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness.arguments import add_options, explained, option
-from benchmarks.harness.lab import namespaces, wide_cli
-from benchmarks.harness.lab.hosts import STATE, Hosts, Traffic, remove, remove_stale
-from benchmarks.harness.lab.lab import Lab
-from benchmarks.harness.lab.namespaces import LabError
-from benchmarks.harness.lab.topology import Link, Topology
-from benchmarks.harness.processes import RanksFailed
+from tests.lab import namespaces, wide_cli
+from tests.lab.command import explained
+from tests.lab.hosts import STATE, Hosts, Traffic, remove, remove_stale
+from tests.lab.lab import Lab
+from tests.lab.namespaces import LabError
+from tests.lab.processes import RanksFailed
+from tests.lab.topology import Link, Topology
 
 _CURRENT = STATE / "current"
 
 
-TOPOLOGY = {
-    "hosts": option(4, "virtual hosts"),
-    "rate": option("1gbit", "of each host's NIC, as tc spells it"),
-    "racks": option(1, "hosts fill the racks in order"),
-    "uplink": option(None, "rate of each rack's cable to the core switch"),
-    "link": option(
-        [],
-        "a private wire between two hosts; may be repeated",
-        action="append",
-        type=explained(Link.parse),
-        metavar="A:B:RATE",
-    ),
+# The options that `topology_from` reads, as argparse has them.
+TOPOLOGY: dict[str, dict[str, Any]] = {
+    "hosts": {"type": int, "default": 4, "help": "virtual hosts"},
+    "rate": {"default": "1gbit", "help": "of each host's NIC, as tc spells it"},
+    "racks": {"type": int, "default": 1, "help": "hosts fill the racks in order"},
+    "uplink": {"default": None, "help": "rate of each rack's cable to the core switch"},
+    "link": {
+        "type": explained(Link.parse),
+        "action": "append",
+        "default": [],
+        "metavar": "A:B:RATE",
+        "help": "a private wire between two hosts; may be repeated",
+    },
 }
 
 
@@ -43,27 +45,30 @@ def topology_from(args: argparse.Namespace) -> Topology:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    interleaved = {"interleaved": option(False, "neighbour ranks on other hosts")}
-    for name, text, options, handler in (
-        ("up", "bring a lab up; it stays until `lab down`", TOPOLOGY, _up),
-        ("run", "run a command as every rank of one job", interleaved, _run),
-        ("down", "take the lab down, and whatever a crash left", {}, _down),
-        ("status", "the lab that is up, and its byte counters", {}, _status),
-    ):
+
+    def add(name: str, handler: Callable[..., None], text: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text)
-        add_options(made, options)
         made.set_defaults(handler=handler)
-        if name == "run":
-            _add_run_arguments(made)
+        return made
+
+    up = add("up", _up, "bring a lab up; it stays until `lab down`")
+    for name, given in TOPOLOGY.items():
+        up.add_argument(f"--{name}", **given)
+    run = add("run", _run, "run a command as every rank of one job")
+    run.add_argument("--interleaved", action="store_true", help="neighbour ranks on other hosts")
+    _add_run_arguments(run)
+    add("down", _down, "take the lab down, and whatever a crash left")
+    add("status", _status, "the lab that is up, and its byte counters")
     wide_cli.add_commands(commands, _add_run_arguments, _run_on)
     args = parser.parse_args(argv)
     args.handler(args)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, {"ranks_per_host": 1, "timeout": option(600.0, metavar="S")})
+    parser.add_argument("--ranks-per-host", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="[--] PROGRAM ARGUMENTS...")
 
 
@@ -75,14 +80,14 @@ def _current() -> Lab:
     except FileNotFoundError:
         name = ""
     if not name or namespaces.owner(name) is None:
-        raise LabError("no lab is up; start one with `python -m benchmarks lab up`")
+        raise LabError("no lab is up; start one with `python -m tests.lab up`")
     return Lab.attach(name)
 
 
 def _up(args: argparse.Namespace) -> None:
     topology = topology_from(args)
     if _CURRENT.exists() and namespaces.owner(_CURRENT.read_text()):
-        raise LabError("a lab is up already; `python -m benchmarks lab down` takes it down")
+        raise LabError("a lab is up already; `python -m tests.lab down` takes it down")
     # The lab outlives this command, so it belongs to a process that only waits to be ended.
     # It must not keep a pipe open that somebody reads this command's output from.
     null = subprocess.DEVNULL

@@ -1,13 +1,17 @@
-"""Runs a command line: its exit code, and what it says of errors that users cause."""
+"""Command lines: their exit codes, and what they say of errors that users cause."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
-from benchmarks.harness.lab import LabError
-from benchmarks.harness.processes import RanksFailed
+from tests.lab.namespaces import LabError
+from tests.lab.processes import RanksFailed
+
+T = TypeVar("T")
 
 
 def run(main: Callable[[list[str]], object], argv: list[str]) -> int:
@@ -22,3 +26,15 @@ def run(main: Callable[[list[str]], object], argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def explained(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` as a type for argparse, which hides the text of any other error than its own."""
+
+    def typed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return typed

@@ -1,6 +1,6 @@
 """The lines between distant sites: what they are like, and how to change them while they run.
 
-The program `benchmarks/cpp/wire.cpp` carries the packets. It is compiled when it is first needed.
+The program `wire.cpp` carries the packets. It is compiled when it is first needed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from benchmarks.harness import ROOT
-from benchmarks.harness.lab.namespaces import LabError
-from benchmarks.harness.lab.topology import UNSHAPED, bits_per_second
+from tests.lab.namespaces import LabError
+from tests.lab.topology import UNSHAPED, bits_per_second
 
-_SOURCES = [ROOT / "benchmarks" / "cpp" / name for name in ("wire.cpp", "wire_line.h")]
+_FOLDER = Path(__file__).parent
+_SOURCES = [_FOLDER / name for name in ("wire.cpp", "wire_line.h")]
+_BUILD = _FOLDER.parents[1] / "build" / "lab"
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -203,7 +204,7 @@ def unavailable() -> str | None:
 def program() -> Path:
     """The compiled wire program, which is made unless it was made from the same source before."""
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in _SOURCES)).hexdigest()[:12]
-    made = ROOT / "build" / "lab" / f"wire-{digest}"
+    made = _BUILD / f"wire-{digest}"
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)
         own = made.with_suffix(f".{os.getpid()}")

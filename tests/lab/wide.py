@@ -1,6 +1,6 @@
 """A lab with distance: sites of virtual hosts, joined by long, slow, lossy lines.
 
-    from benchmarks.harness.lab import Line, WideLab, WideTopology
+    from tests.lab import Line, WideLab, WideTopology
 
     line = Line(rate="200mbit", rtt="100ms", loss="0.1%")
     with WideLab(WideTopology(sites=2, hosts_per_site=3, line=line)) as lab:
@@ -12,7 +12,7 @@
 
 Hosts of a site are near each other: their NICs `eth0` are ports of a bridge, with token buckets as
 in `Lab`. The bridge's namespace is the site's router. Its other NIC is a TUN device, from which one
-program (`benchmarks/cpp/wire.cpp`) takes the packets to the routers of the other sites:
+program (`wire.cpp`) takes the packets to the routers of the other sites:
 
     h0 [eth0]──┐                                                  ┌──[eth0] h2
     h1 [eth0]──┴ site (bridge), router, [wan] ══ wire ══ [wan] ... ┴──[eth0] h3
@@ -29,12 +29,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.lab import namespaces, wire
-from benchmarks.harness.lab.hosts import STATE, Hosts
-from benchmarks.harness.lab.lab import cable
-from benchmarks.harness.lab.namespaces import LabError, call, ip
-from benchmarks.harness.lab.topology import UNSHAPED, Network, bits_per_second
-from benchmarks.harness.lab.wire import Line, Wire
+from tests.lab import namespaces, wire
+from tests.lab.hosts import STATE, Hosts
+from tests.lab.lab import cable
+from tests.lab.namespaces import LabError, call, ip
+from tests.lab.topology import UNSHAPED, Network, bits_per_second
+from tests.lab.wire import Line, Wire
 
 _CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _SEED = "Q7X2_RANDOM_SEED"

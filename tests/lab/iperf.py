@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.harness.lab import Hosts, Lab, LabError, Topology
+from tests.lab import Hosts, Lab, LabError, Topology
 
 _SECONDS = 3
 # The rates in the client's report: from the client to the server, and back.

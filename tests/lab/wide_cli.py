@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from benchmarks.harness.arguments import explained
-from benchmarks.harness.lab import namespaces
-from benchmarks.harness.lab.hosts import STATE
-from benchmarks.harness.lab.namespaces import LabError
-from benchmarks.harness.lab.wide import WideLab, WideTopology, wire_socket
-from benchmarks.harness.lab.wire import Counts, Line, Wire
+from tests.lab import namespaces
+from tests.lab.command import explained
+from tests.lab.hosts import STATE
+from tests.lab.namespaces import LabError
+from tests.lab.wide import WideLab, WideTopology, wire_socket
+from tests.lab.wire import Counts, Line, Wire
 
 _LINE = {
     "rate": "of a line between two sites, as tc spells it, or unshaped",
