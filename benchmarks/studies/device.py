@@ -42,7 +42,6 @@ BUS_RANKS = (2, 4)
 BUS_CODECS = ("none", "fp16", "int8", "int4", "int2", "onebit")
 BUS_GOAL = 0.3  # of int4
 
-
 OPTIONS = {
     "trials": option(100, "of the part host"),
     "pairs": option(9, "of the part overlap"),

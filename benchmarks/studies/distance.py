@@ -26,7 +26,6 @@ from tests.lab.wide_cli import sites
 
 OURS, GLOO = "q7x2", "gloo"
 
-
 OPTIONS = {
     "hosts": option((2, 1), type=sites, metavar="SITESxHOSTS"),
     "rate": option("200mbit", "of the lines between the sites"),

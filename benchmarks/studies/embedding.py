@@ -32,7 +32,6 @@ WAYS = (OURS, "ShardedEmbedding, gloo", "DDP, sparse=True, q7x2", *reversed(GOAL
 RATE = 0.1
 LARGEST_DIFFERENCE = 1e-4  # of two losses, relative: rounding
 
-
 OPTIONS = {
     "hosts": 4,
     "rate": option("1gbit", "of each host's NIC, as tc spells it"),

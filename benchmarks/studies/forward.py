@@ -34,7 +34,6 @@ MOST_OF_BOUND, LEAST_SPEEDUP = 1.15, 1.25
 MOST_OFF = 0.15  # the prediction, relative to the measured step
 VOCABULARY = 256
 
-
 OPTIONS = {
     "hosts": option("2,4", "numbers of virtual hosts"),
     "rate": option("auto", "of each NIC, as tc spells it, or auto"),

@@ -26,7 +26,6 @@ SIZES = (4, 64 << 10, 1 << 20, 64 << 20)  # bytes of the input; of a rank's part
 NEEDED = 1.05
 SAME = 1.001  # predictions that differ by less are equally good
 
-
 OPTIONS = {"fabrics": 1000, "most_ranks": 24, "seed": 0}
 
 

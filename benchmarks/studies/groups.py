@@ -27,7 +27,6 @@ TURN_S = 0.3
 RANKS = 2
 FLOATS = 16 << 20
 
-
 OPTIONS = {"turns": option(15, "of each")}
 
 

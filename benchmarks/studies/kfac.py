@@ -32,7 +32,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "K-FAC": {"lr": 0.3, "momentum": 0.5, "damping": 0.1, "kl_clip": 0.01},
 }
 
-
 OPTIONS = {
     "ranks": 4,
     "batch": option(16, "of a rank"),

@@ -23,7 +23,6 @@ from benchmarks.harness.arguments import option
 TARGET = "q7x2_lanes_bench"
 GOAL = 1.6
 
-
 OPTIONS = {
     "rounds": option(7, "turns of each"),
     "build": option(ROOT / "build" / "dev", "by ./dev build", type=Path),

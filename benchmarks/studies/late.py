@@ -35,7 +35,6 @@ METHODS: dict[str, dict[str, Any]] = {  # options of DDP, QuorumSGD or StaleSGD
     "mode by lag": {},
 }
 
-
 OPTIONS = {
     "methods": option(list(METHODS), choices=list(METHODS)),
     "ranks": 4,

@@ -111,7 +111,6 @@ HELD_OUT = (
     Case(SMALL_RACKS, FOUR_IN_RACKS, "all_reduce", ("256K", "2M"), SEVERAL, 2, 0.5),
 )
 
-
 OPTIONS = {
     "only": option(
         None, "cases whose place and collective have one of these texts in them", nargs="+"

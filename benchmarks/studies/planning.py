@@ -32,7 +32,6 @@ GOALS = {64: 20, 256: 200, 1024: 1000, 4096: 5000}
 GOAL_MIB = 200
 RATE = 125e6
 
-
 OPTIONS = {"ranks": list(GOALS)}
 
 

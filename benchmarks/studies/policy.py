@@ -31,7 +31,6 @@ _BATCH = 32
 _EVERY = 50  # steps between two validations of the part "divergence"
 _LEVELS = ("int2:g=128", "int8")
 
-
 OPTIONS = {
     "hosts": 4,
     "rates": option(["100mbit", "1gbit"], "as tc spells it"),

@@ -32,7 +32,6 @@ WARM_UP = 60  # steps; the first ones try several algorithms
 FIXED_STEPS = 12
 PAUSE = 33.0  # seconds on a network as it is; two changes are 30 s apart
 
-
 OPTIONS = {
     "hosts": [4, 8],
     "rate": "1gbit",

@@ -26,7 +26,6 @@ from benchmarks.harness.inference import median_interval
 CALLS = 3000
 WARM_UP = 300
 
-
 OPTIONS = {"ranks": [1, 2], "pairs": option(60, "of turns, for each number of ranks")}
 
 

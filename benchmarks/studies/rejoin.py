@@ -35,7 +35,6 @@ from benchmarks.studies.train.tasks import TASKS
 VICTIM = RANKS - 1
 _TIMEOUT_S = 120.0  # of a meeting, and of a collective
 
-
 OPTIONS = {
     "method": option(
         STREAMING, choices=[m.label for m in CADENCE_METHODS if m.options is not None]

@@ -27,7 +27,6 @@ WAYS = (SERVED, ALONE)
 JOBS = 2
 GOAL = 0.9
 
-
 OPTIONS = {
     **servers.options(hosts=4, servers=1, size="16M", rounds=5),
     "memory": option("600K", "of the server's slots"),

@@ -26,7 +26,6 @@ SERVED, ALONE = "servers", "ranks alone"
 GOAL = 1.6
 KILL_SIZES = (1_000, 100_000, 300_000)  # elements
 
-
 OPTIONS = {
     **servers.options(hosts=8, servers=2, size="16M", rounds=7),
     "kills": option(100, "servers that are killed"),

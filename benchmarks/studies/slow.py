@@ -27,7 +27,6 @@ METHODS: dict[str, dict[str, Any] | None] = {
 }
 STEP_SECONDS = 0.02  # of a fast rank's inner step, at least
 
-
 OPTIONS = {
     "ranks": 4,
     "times": option(3.0, "how much slower rank 1 is"),

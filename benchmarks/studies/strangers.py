@@ -29,7 +29,6 @@ _PROGRAM = ROOT / "tests" / "python" / "strangers.py"
 _STRANGER, _ELSEWHERE = 2, 3
 _HELD = 200  # connections to each port
 
-
 OPTIONS = {"turns": option(6, "of each phase"), "seconds": option(3.0, "of each turn")}
 
 

@@ -44,7 +44,6 @@ _STYLE = {
     **{"axes.spines.top": False, "axes.spines.right": False, "figure.facecolor": "white"},
 }
 
-
 OPTIONS = {
     "parts": option(
         ",".join(TITLES),

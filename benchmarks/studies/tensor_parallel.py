@@ -34,7 +34,6 @@ OURS, PLAIN, GLOO = "overlap, q7x2", "no overlap, q7x2", "no overlap, gloo"
 WAYS = (OURS, PLAIN, GLOO)
 GOAL = 1.2  # times as fast as `PLAIN`
 
-
 OPTIONS = {
     "ranks": option("2,4", "numbers of virtual hosts", type=arguments.rank_counts),
     "rates": option(
