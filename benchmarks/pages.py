@@ -32,6 +32,7 @@ from benchmarks.studies.train import variants_report
 from benchmarks.studies.train.methods import TORCH_POWERSGD
 from benchmarks.studies.train.study import OTHER_TEXT, Study
 from benchmarks.studies.train.variants import at_once
+from tests.faults import STUDIES as FAULT_STUDIES
 from tests.faults import table as fault_table
 
 _BUSY = 3.0  # load average per core before a run
@@ -97,7 +98,9 @@ def with_tables(page: str) -> str:
 
 def study_lines(name: str) -> str:
     """What a study says about its results file; the file may have a suffix, such as `late-2`."""
-    study = importlib.import_module(f"benchmarks.studies.{name.partition('-')[0]}")
+    module = name.partition("-")[0]
+    package = "tests.faults" if module in FAULT_STUDIES else "benchmarks.studies"
+    study = importlib.import_module(f"{package}.{module}")
     lines = lines_of(study, json.loads((RESULTS / f"{name}.json").read_text()))
     wrapped = [
         part for line in lines for part in textwrap.wrap(line, 110, subsequent_indent="    ")

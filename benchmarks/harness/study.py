@@ -1,6 +1,6 @@
 """What a study is: its options, what it measures, and what its results mean, declared in one file.
 
-A study is a module of `benchmarks.studies`. Its docstring is the protocol. It has
+A study is a module of `benchmarks.studies` or `tests.faults`. Its docstring is the protocol. It has
 
 - `OPTIONS`: its command line. By name a default, or an `option`. `--out` is added.
 - what it measures, one of
@@ -37,9 +37,9 @@ from benchmarks.harness.arguments import add_options, option
 
 def parser(study: ModuleType) -> argparse.ArgumentParser:
     """The command line of a study; the command has the name of the module."""
-    name = study.__name__.rpartition(".")[2]
+    package, _, name = study.__name__.rpartition(".")
     made = argparse.ArgumentParser(
-        prog=f"python -m benchmarks {name}",
+        prog=f"python -m {package.removesuffix('.studies')} {name}",
         description=study.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

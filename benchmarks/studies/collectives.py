@@ -24,6 +24,7 @@ def _ops(text: str) -> tuple[str, ...]:
         raise ValueError(f"no op {', '.join(unknown)}; there are {', '.join(OPS)}")
     return names
 
+
 OPTIONS = {
     "op": option(
         "all_reduce,broadcast,all_gather,reduce_scatter,all_to_all",

@@ -1,8 +1,12 @@
-"""`python -m tests.faults`: the times of release of the failure contract, event by cell."""
+"""`python -m tests.faults`: the times of release of the failure contract, event by cell.
+
+`python -m tests.faults rejoin` and `strangers` run a study instead.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import secrets
@@ -10,13 +14,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness import RESULTS, facts, report
-from tests.faults import table, trial
+from benchmarks.harness import RESULTS, facts, report, study
+from tests.faults import STUDIES, table, trial
 from tests.faults.contract import CELLS, EVENTS, NEXT_CALL_S, Cell, Event, pairs
 from tests.faults.site import Site
 from tests.faults.verdict import Verdict
@@ -159,4 +164,8 @@ def _show(console: Console, rows: list[dict[str, Any]], problems: list[str]) -> 
 
 
 if __name__ == "__main__":
+    name, *arguments = sys.argv[1:] or [""]
+    if name in STUDIES:
+        module = importlib.import_module(f"tests.faults.{name}")
+        sys.exit(command.run(partial(study.main, module), arguments))
     sys.exit(command.run(main, sys.argv[1:]))

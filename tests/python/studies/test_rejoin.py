@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from benchmarks.studies import rejoin
 from benchmarks.studies.train.cadence import STREAMING
 from benchmarks.studies.train.study import RECIPES
+from tests.faults import rejoin
 
 TINY = {"layers": 1, "heads": 2, "dim": 16, "context": 16, "held_out": 8}
 
