@@ -41,7 +41,6 @@ COMMANDS = {
     "recorder": "what the flight recorder costs",
     "model": "the simulator's predictions beside measured times",
     "topk": "exact top-k on one core, beside torch.topk",
-    "pages": "the tables of figures in README.md and docs/, written from the results files",
 }
 # Those that are no file of studies/.
 MODULES = {
@@ -49,7 +48,6 @@ MODULES = {
     "baseline": "regress.baseline",
     "turns": "regress.turns",
     "train": "studies.train.cli",
-    "pages": "pages",
 }
 
 

@@ -12,7 +12,7 @@ A study is a module of `benchmarks.studies` or `tests.faults`. Its docstring is 
     added; parts that are not measured stay as the file has them.
 
 - `lines(body)`, or `row_lines(row)` for each of the rows or cases: what the results mean, for a
-  person. `pages` puts these lines into docs/.
+  person. `docs/site/write_figures.py` puts these lines into docs/.
 - `rank_main(spec)`, if it needs ranks: see ranks.py
 - `write_more(out, results)`, if it writes files beside the results
 

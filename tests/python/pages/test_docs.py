@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import interpreters
 import pytest
+import write_figures
 from harness import ROOT, script
-
-from benchmarks import pages
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -87,8 +86,8 @@ def test_tables_of_figures_are_those_of_the_results() -> None:
     for page in PAGES:
         text = page.read_text()
         used |= set(re.findall(r"<!-- table: ([\w-]+) -->", text))
-        assert text == pages.with_tables(text), f"{page.name}: run `python -m benchmarks pages`"
-    assert set(pages.TABLES) <= used
+        assert text == write_figures.with_tables(text), f"{page.name}: run `./dev docs --write`"
+    assert set(write_figures.TABLES) <= used
 
 
 @pytest.mark.parametrize("example", examples(), ids=str)

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import write_figures
 
-from benchmarks import pages
 from benchmarks.harness import openmpi, ranks, startup, study
 from benchmarks.harness.report import console
 from benchmarks.regress import bars, goals, raw
@@ -84,9 +84,11 @@ def test_rows_of_a_busy_machine_are_named() -> None:
     def row(name: str, load: float) -> dict:
         return {"bar": {"name": name}, "machine": {"load_average": [load, 0, 0], "cores": 2}}
 
-    assert pages.note_on_load([row("a", 1), row("b", 5)]) == ""
-    assert pages.note_on_load([row("a", 1), row("b", 7)]).endswith("busy with other work: `b`.\n")
-    assert pages.note_on_load([row("a", 7), row("b", 7)]).endswith(
+    assert write_figures.note_on_load([row("a", 1), row("b", 5)]) == ""
+    assert write_figures.note_on_load([row("a", 1), row("b", 7)]).endswith(
+        "busy with other work: `b`.\n"
+    )
+    assert write_figures.note_on_load([row("a", 7), row("b", 7)]).endswith(
         "busy with other work: all rows.\n"
     )
 

@@ -1,4 +1,6 @@
-"""`python -m benchmarks pages`: writes the tables of figures in README.md and docs/.
+"""Writes the tables of figures in README.md and docs/, from benchmarks/results.
+
+    python docs/site/write_figures.py
 
 Each stands in a page between two comments, and a test compares it with the results files:
 
@@ -11,15 +13,17 @@ The name is one of TABLES, or a study: then its lines stand there.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.harness import RESULTS, ROOT, report
 from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.inference import Paired
@@ -75,9 +79,7 @@ _LATE = (
 )
 
 
-def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks pages", description=__doc__)
-    parser.parse_args(argv)
+def main() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         old = page.read_text()
         new = with_tables(old)
@@ -307,3 +309,7 @@ def _bars() -> dict[str, dict[str, Any]]:
 def _times(ratio: float) -> str:
     """With fewer decimals the larger it is."""
     return f"{ratio:.{0 if ratio >= 10 else 1 if ratio >= 2 else 2}f} x"
+
+
+if __name__ == "__main__":
+    main()
