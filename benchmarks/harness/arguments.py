@@ -6,12 +6,25 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from q7x2._core.units import parse_size
+
 from tests.lab.command import explained
 
 
 def option(default: Any = None, help: str | None = None, **given: Any) -> dict[str, Any]:
     """An option of a study; `given` is for argparse. A default of several values takes several."""
     return {"default": default, "help": help, **given}
+
+
+def parser(command: str, about: str | None, options: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """The command line of `python -m COMMAND`, with these options."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m {command}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(made, options)
+    return made
 
 
 def add_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
@@ -37,15 +50,6 @@ def chosen(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 def names(text: str) -> tuple[str, ...]:
     """`"a, b"` -> ("a", "b")."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def parse_size(text: str) -> int:
-    """`"64K"` -> 65536; the units are powers of 1024."""
-    scale = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:].upper(), 1)
-    digits = text if scale == 1 else text[:-1]
-    if not digits.isdigit():
-        raise ValueError(f"a size is a number of bytes with K, M or G at most; got {text!r}")
-    return int(digits) * scale
 
 
 size = explained(parse_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import mean, median, stdev
 
 from scipy import stats
@@ -61,18 +60,12 @@ class Paired:
 
 def paired(differences: Sequence[float]) -> Paired:
     """At least two differences; positive ones are worse."""
-    count, centre = len(differences), mean(differences)
-    error = stdev(differences) / sqrt(count)
-    if error == 0:
+    centre = mean(differences)
+    if stdev(differences) == 0:
         return Paired(centre, centre, centre, float(centre == 0))
-    freedom = count - 1
-    reach = float(stats.t.ppf(0.975, freedom)) * error
-    return Paired(
-        centre,
-        centre - reach,
-        centre + reach,
-        2 * float(stats.t.sf(abs(centre) / error, freedom)),
-    )
+    test = stats.ttest_1samp(differences, 0)
+    low, high = map(float, test.confidence_interval(0.95))
+    return Paired(centre, low, high, float(test.pvalue))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -12,7 +12,8 @@ A study is a module of `benchmarks.studies` or `tests.faults`. Its docstring is 
     added; parts that are not measured stay as the file has them.
 
 - `lines(body)`, or `row_lines(row)` for each of the rows or cases: what the results mean, for a
-  person. `docs/site/write_figures.py` puts these lines into docs/.
+  person; neither, if the study prints its results itself. `docs/site/write_figures.py` puts these
+  lines into docs/.
 - `rank_main(spec)`, if it needs ranks: see ranks.py
 - `write_more(out, results)`, if it writes files beside the results
 
@@ -31,23 +32,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.harness import RESULTS, facts, report
-from benchmarks.harness.arguments import add_options, option
+from benchmarks.harness import RESULTS, arguments, facts, report
+from benchmarks.harness.arguments import option
 
 
 def parser(study: ModuleType) -> argparse.ArgumentParser:
     """The command line of a study; the command has the name of the module."""
     package, _, name = study.__name__.rpartition(".")
-    made = argparse.ArgumentParser(
-        prog=f"python -m {package.removesuffix('.studies')} {name}",
-        description=study.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--out", type=Path, default=RESULTS / f"{name}.json")
-    add_options(made, getattr(study, "OPTIONS", {}))
+    options = {"out": option(RESULTS / f"{name}.json", type=Path), **getattr(study, "OPTIONS", {})}
     if parts := getattr(study, "PARTS", None):
-        add_options(made, {"parts": option(list(parts), choices=list(parts))})
-    return made
+        options["parts"] = option(list(parts), choices=list(parts))
+    return arguments.parser(f"{package.removesuffix('.studies')} {name}", study.__doc__, options)
 
 
 def main(study: ModuleType, argv: list[str]) -> None:
@@ -96,5 +91,7 @@ def lines_of(study: ModuleType, body: Mapping[str, Any]) -> list[str]:
     """What results mean, for a person."""
     if hasattr(study, "lines"):
         return list(study.lines(body))
+    if not hasattr(study, "row_lines"):
+        return []
     rows = body["rows"] if "rows" in body else body["cases"]
     return [line for row in rows for line in study.row_lines(row)]

@@ -63,6 +63,14 @@ def largest(figures: Sequence[float]) -> list[float]:
     return found
 
 
+def mean(figures: Sequence[float]) -> list[float]:
+    """The mean of each figure over the ranks."""
+    total = torch.tensor(figures, dtype=torch.float64)
+    dist.all_reduce(total)
+    means: list[float] = (total / dist.get_world_size()).tolist()
+    return means
+
+
 def timed(call: Callable[[], object]) -> float:
     """Seconds of a call on this rank."""
     begin = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
@@ -10,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from q7x2._core.units import parse_size
 from rich.console import Console
 
 from benchmarks.harness import (
@@ -22,7 +22,7 @@ from benchmarks.harness import (
     startup,
     summary,
 )
-from benchmarks.harness.arguments import parse_size
+from benchmarks.harness.arguments import option, parser
 from benchmarks.harness.backends import OPENMPI
 from benchmarks.harness.ops import OPS
 from benchmarks.regress.goals import (
@@ -47,17 +47,18 @@ _STYLES: dict[bool | str | None, str] = {True: "green", False: "red", report.UND
 
 def main(argv: list[str]) -> None:
     names = [bar.name for bar in BARS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks bars", description=__doc__)
-    parser.add_argument(
-        "--only",
-        help="comma-separated names or patterns such as 'network-2-*'; other rows of --out stay as "
-        f"they are. The names: {', '.join(names)}",
+    only = (
+        "comma-separated names or patterns such as 'network-2-*'; other rows of --out stay as they "
+        f"are. The names: {', '.join(names)}"
     )
-    parser.add_argument("--subject", default=SUBJECT, help="the backend under test")
-    parser.add_argument("--blocks", type=int, default=9, help="turns of each backend")
-    parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
-    parser.add_argument("--out", type=Path, default=RESULTS / "bars.json")
-    args = parser.parse_args(argv)
+    options = {
+        "only": option(None, only),
+        "subject": option(SUBJECT, "the backend under test"),
+        "blocks": option(9, "turns of each backend"),
+        "block_seconds": option(0.3, "length of a turn"),
+        "out": option(RESULTS / "bars.json", type=Path),
+    }
+    args = parser("benchmarks bars", __doc__, options).parse_args(argv)
     wanted = names_like(args.only.split(","), names) if args.only else names
 
     console = report.console()

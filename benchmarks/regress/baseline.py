@@ -7,7 +7,6 @@ The exit code is 1 if a row is worse.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import subprocess
@@ -20,6 +19,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.harness import RESULTS, ROOT, facts, report
+from benchmarks.harness.arguments import option, parser
 from benchmarks.regress import bars
 from benchmarks.regress.goals import BARS, SUBJECT
 from benchmarks.regress.raw import raw_path
@@ -28,6 +28,20 @@ _DRAWS = 2000
 _CONFIDENCE = 0.99  # so that few of many rows are called worse by chance
 _FEWEST_BLOCKS = 3
 _STYLES = {"worse": "red", "better": "green"}
+
+_FILE = (
+    "a file of `bars`, with its .raw.json.gz beside it; or a commit, whose "
+    "benchmarks/results/bars.json counts (HEAD)"
+)
+_TOLERANCE = "a loss that does not count. Turns of one run differ less than two runs do (0.1)"
+_OPTIONS = {
+    "baseline": option("HEAD", _FILE, nargs="?", const="HEAD", metavar="FILE"),
+    "only": option(None, "comma-separated names or patterns; all that have a peer"),
+    "blocks": option(9, "turns of each backend"),
+    "block_seconds": option(0.3, "length of a turn"),
+    "tolerance": option(0.1, _TOLERANCE),
+    "out": option(None, "write the new rows to this file", type=Path),
+}
 
 
 @dataclass(frozen=True)
@@ -60,31 +74,7 @@ class Change:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--baseline",
-        nargs="?",
-        const="HEAD",
-        default="HEAD",
-        metavar="FILE",
-        help="a file of `bars`, with its .raw.json.gz beside it; or a commit, whose "
-        "benchmarks/results/bars.json counts (HEAD)",
-    )
-    parser.add_argument("--only", help="comma-separated names or patterns; all that have a peer")
-    parser.add_argument("--blocks", type=int, default=9, help="turns of each backend")
-    parser.add_argument("--block-seconds", type=float, default=0.3, help="length of a turn")
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=0.1,
-        help="a loss that does not count. Turns of one run differ less than two runs do (0.1)",
-    )
-    parser.add_argument("--out", type=Path, help="write the new rows to this file")
-    args = parser.parse_args(argv)
+    args = parser("benchmarks", __doc__, _OPTIONS).parse_args(argv)
     if not 0 <= args.tolerance < 1:
         raise ValueError(f"--tolerance must be at least 0 and less than 1, got {args.tolerance:g}")
     before, cells = read_baseline(args.baseline)

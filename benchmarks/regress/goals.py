@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from q7x2._core.units import parse_size
+
 from benchmarks.harness import report
-from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.backends import EMPTY, OPENMPI
 from benchmarks.harness.startup import PHASES
 from tests.lab import UNSHAPED, Link, Topology

@@ -8,7 +8,6 @@ more than a tolerance. The exit code is 1 if a row is slower.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import ROOT, facts, report
+from benchmarks.harness.arguments import option, parser
 from benchmarks.regress import bars
 from benchmarks.regress.goals import BARS
 
@@ -57,20 +57,16 @@ class Pair:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks turns",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("other", type=Path, help="a checkout that has been built")
-    parser.add_argument("--only", required=True, help="comma-separated names or patterns of rows")
-    parser.add_argument("--turns", type=int, default=3, help="of each build")
-    parser.add_argument("--blocks", type=int, default=5, help="turns of each backend in a row")
-    parser.add_argument(
-        "--tolerance", type=float, default=0.05, help="a loss that does not count (0.05)"
-    )
-    parser.add_argument("--out", type=Path, help="write all times to this file")
-    args = parser.parse_args(argv)
+    options = {
+        "only": option(None, "comma-separated names or patterns of rows", required=True),
+        "turns": option(3, "of each build"),
+        "blocks": option(5, "turns of each backend in a row"),
+        "tolerance": option(0.05, "a loss that does not count (0.05)"),
+        "out": option(None, "write all times to this file", type=Path),
+    }
+    command_line = parser("benchmarks turns", __doc__, options)
+    command_line.add_argument("other", type=Path, help="a checkout that has been built")
+    args = command_line.parse_args(argv)
     if args.turns < 1:
         raise ValueError(f"--turns must be at least 1, got {args.turns}")
     if not 0 <= args.tolerance < 1:

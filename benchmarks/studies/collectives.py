@@ -67,10 +67,6 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     report.print_cells(report.console(), body["title"], body["cells"], topology)
 
 
-def lines(_: dict[str, Any]) -> list[str]:
-    return []  # the tables have been printed
-
-
 def _jobs(args: argparse.Namespace, topology: Topology | None) -> Iterator[launch.Job]:
     """One on virtual hosts; on this machine one for each number of ranks."""
     shared: dict[str, Any] = {

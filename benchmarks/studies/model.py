@@ -30,9 +30,10 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter
 from q7x2._core.extension import load
 from q7x2._core.palette import LINES
+from q7x2._core.units import parse_size
 
 from benchmarks.harness import facts, launch, report
-from benchmarks.harness.arguments import option, parse_size
+from benchmarks.harness.arguments import option
 from benchmarks.harness.backends import EMPTY
 from benchmarks.harness.ops import OPS, ROOT
 from benchmarks.regress.goals import FOUR_HOSTS, PRIVATE_LINKS, TWO_RACKS

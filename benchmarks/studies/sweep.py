@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,6 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         facts_of = {"name": name, "machine": machine, "link_bytes_per_second": rate}
         parts[name] = {**facts_of, "cells": cells}
         yield {"parts": [parts[each] for each in TITLES if each in parts]}
-
-
-def lines(_: Mapping[str, Any]) -> list[str]:
-    return []  # each part has printed its table
 
 
 def write_more(out: Path, results: dict[str, Any]) -> None:

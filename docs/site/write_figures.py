@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from q7x2._core.units import parse_size
+
 from benchmarks.harness import RESULTS, ROOT, report
-from benchmarks.harness.arguments import parse_size
 from benchmarks.harness.inference import Paired
 from benchmarks.harness.study import lines_of
 from benchmarks.regress.bars import iperf_bound, rate_each_way

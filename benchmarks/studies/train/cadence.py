@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.harness import timing
 from benchmarks.studies.train.cadence_peers import (
     Hivemind,
     MakePeer,
@@ -156,10 +157,7 @@ def _train(training: CadenceTraining, steps: int, every: int, last: int) -> dict
                 print(f"at step {step}", flush=True)
     stats = training.diloco.stats if training.diloco else None
     waited = [stats.compute_seconds, stats.waited_seconds] if stats else [0.0, 0.0]
-    figures = torch.tensor([*seconds, *moved, *waited], dtype=torch.float64)
-    dist.all_reduce(figures)
-    means = (figures / dist.get_world_size()).tolist()
-    count = len(seconds)
+    means, count = timing.mean([*seconds, *moved, *waited]), len(seconds)
     return {
         "steps": steps,
         "every": every,

@@ -25,10 +25,6 @@ def networks(study: Study) -> list[tuple[int, str]]:
     return sorted(known, key=lambda network: (network[0], bits_per_second(network[1])))
 
 
-def _by_label(study: Study, hosts: int, rate: str) -> dict[str, dict[str, Any]]:
-    return {cell["label"]: cell for cell in study.of("cadence", hosts=hosts, rate=rate)}
-
-
 def sooner(cell: dict[str, Any], base: dict[str, Any]) -> float | None:
     """How many times sooner a training reaches the final loss of DDP; None: never."""
     target = base["held_out"][-1]
@@ -49,7 +45,7 @@ def bytes_per_step(cell: dict[str, Any]) -> float:
 
 
 def goals(study: Study) -> Iterable[Goal]:
-    cells = _by_label(study, RANKS, _SLOW)
+    cells = study.by_label("cadence", hosts=RANKS, rate=_SLOW)
     if {DILOCO, SPARSE} <= cells.keys():
         fewer = bytes_per_step(cells[DILOCO]) / bytes_per_step(cells[SPARSE])
         yield (
@@ -90,7 +86,8 @@ def _speed(study: Study) -> str:
         return ""
 
     def times(cell: dict[str, Any]) -> str:
-        base = _by_label(study, cell["hosts"], cell["rate"]).get(BASELINE)
+        beside = study.by_label("cadence", hosts=cell["hosts"], rate=cell["rate"])
+        base = beside.get(BASELINE)
         if base is None:
             return "-"
         return f"{ratio:.1f} x" if (ratio := sooner(cell, base)) else "never"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
+
+import numpy as np
 
 from benchmarks.harness import inference
 from benchmarks.harness.inference import Paired
@@ -89,7 +91,7 @@ def elapsed(cell: Cell) -> list[float]:
 
 def ratio_beyond(study: Study, rate: str, label: str, other: str) -> tuple[float, float, float]:
     """How many times longer `other`'s step is beyond compute: (median over rounds, low, high)."""
-    by_label = {cell["label"]: cell for cell in study.of("speed", rate=rate)}
+    by_label = study.by_label("speed", rate=rate)
     mine, its = by_label[label], by_label[other]
     common = slice(_FIRST_ROUNDS, len(mine["compute"]))
     steps = [
@@ -101,7 +103,7 @@ def ratio_beyond(study: Study, rate: str, label: str, other: str) -> tuple[float
 
 def ratio_beyond_long(study: Study, rate: str, label: str) -> tuple[float, float, float]:
     """The same beside the long backward of the part "powersgd", against PyTorch's PowerSGD."""
-    by_label = {cell["label"]: cell for cell in study.of("powersgd", rate=rate)}
+    by_label = study.by_label("powersgd", rate=rate)
     return ratio_of_steps(by_label[TORCH_POWERSGD], by_label[label])
 
 
@@ -219,6 +221,17 @@ def losses_columns(of: Losses, beside: Callable[[str], str | None]) -> Columns:
     )
 
 
+def losses_goal(title: str, prices: Mapping[str, Paired | None]) -> Goal:
+    """The goal that no final loss is higher than what it is compared with, by label.
+
+    A price that is not known does not meet it.
+    """
+    good = [label for label, price in prices.items() if price and price.meets_bar]
+    others = ", ".join(f"{n}: {p.mean:+.4f}" for n, p in prices.items() if p and n not in good)
+    measured = f"{len(good)} of {len(prices)}" + (f" ({others})" if others else "")
+    return title, BAR_IN_WORDS, measured, len(good) == len(prices)
+
+
 def loss_goal(title: str, paired: Paired) -> Goal:
     """The goal that a final loss is not higher than another one."""
     return title, BAR_IN_WORDS, interval(paired), paired.meets_bar
@@ -227,18 +240,14 @@ def loss_goal(title: str, paired: Paired) -> Goal:
 def curves(cells: Sequence[Cell], key: str) -> tuple[list[float], list[float], list[float]]:
     """Mean and mean -+ standard deviation over seeds, step by step: (means, low, high)."""
     columns = list(zip(*(cell[key] for cell in cells), strict=True))
-    means = [mean(column) for column in columns]
-    reach = [inference.spread(column) for column in columns]
-    return (
-        means,
-        [m - r for m, r in zip(means, reach, strict=True)],
-        [m + r for m, r in zip(means, reach, strict=True)],
-    )
+    means = np.array([mean(column) for column in columns])
+    reach = np.array([inference.spread(column) for column in columns])
+    return means.tolist(), (means - reach).tolist(), (means + reach).tolist()
 
 
 def slower(study: Study, label: str) -> tuple[float, float, float]:
     """Where compute dominates: a step as a multiple of uncompressed q7x2's, (median, low, high)."""
-    by_label = {cell["label"]: cell for cell in study.of("compute-bound")}
+    by_label = study.by_label("compute-bound")
     base = by_label[UNCOMPRESSED]["seconds"]
     ratios = [a / b for a, b in zip(by_label[label]["seconds"], base, strict=True)]
     return inference.median_interval(ratios)

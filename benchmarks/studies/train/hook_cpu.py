@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.harness import timing
 from benchmarks.studies.train.methods import BY_LABEL
 from benchmarks.studies.train.training import Groups, Training
 
@@ -37,11 +38,9 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for phase, seconds in after.cpu_seconds.items()
         }
         names = sorted(phases)
-        means = torch.tensor(
+        *by_phase, process, compute = timing.mean(
             [*(phases[name] for name in names), median(with_hook) - median(alone), median(alone)]
-        ).double()
-        dist.all_reduce(means)
-        *by_phase, process, compute = (means / dist.get_world_size()).tolist()
+        )
         events, beside = _while_the_gil_is_held(training, recipe["held_seconds"])
         yield {
             "label": label,

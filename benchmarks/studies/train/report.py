@@ -108,16 +108,8 @@ def _accuracy_goals(study: Study) -> Iterable[figures.Goal]:
                 against.low <= 0,
             )
         results = [r for r in figures.accuracies(study, task) if r.label in OURS]
-        good = [r for r in results if r.paired and r.paired.meets_bar]
-        others = ", ".join(
-            f"{r.label}: {r.paired.mean:+.4f}" for r in results if r.paired and r not in good
-        )
-        yield (
-            f"final loss of each hook, {task}",
-            figures.BAR_IN_WORDS,
-            f"{len(good)} of {len(results)}" + (f" ({others})" if others else ""),
-            len(good) == len(results),
-        )
+        prices = {r.label: r.paired for r in results}
+        yield figures.losses_goal(f"final loss of each hook, {task}", prices)
 
 
 def _other_goals(study: Study) -> Iterable[figures.Goal]:

@@ -24,13 +24,9 @@ def _rates(study: Study) -> list[str]:
     return list(dict.fromkeys(cell["rate"] for cell in study.of("fsdp")))
 
 
-def _by_label(study: Study, rate: str) -> dict[str, dict[str, Any]]:
-    return {cell["label"]: cell for cell in study.of("fsdp", rate=rate)}
-
-
 def _shorter(study: Study, rate: str, label: str) -> _Interval:
     """How many times longer FSDP2's step on Gloo is beyond compute, of neighbouring steps."""
-    cells = _by_label(study, rate)
+    cells = study.by_label("fsdp", rate=rate)
     return figures.ratio_of_steps(cells[FSDP_GLOO], cells[label])
 
 
@@ -40,7 +36,7 @@ def goals(study: Study) -> Iterable[Goal]:
             continue
         what = f"FSDP2, {COMPRESSED}: beyond compute against FSDP2 bf16 on Gloo, {rate}"
         yield figures.shorter_goal(what, _SHORTER, _shorter(study, rate, COMPRESSED))
-        cells = _by_label(study, rate)
+        cells = study.by_label("fsdp", rate=rate)
         for base in (FSDP_GLOO, FSDP_Q7X2):
             share = cells[COMPRESSED]["bytes"] / cells[base]["bytes"]
             yield (
@@ -66,7 +62,8 @@ def _speed(study: Study) -> str:
         return figures.milliseconds(*inference.median_interval(figures.beyond_compute(cell)))
 
     def of_gloo(cell: dict[str, Any]) -> str:
-        return f"{cell['bytes'] / _by_label(study, cell['rate'])[FSDP_GLOO]['bytes']:.3f} x"
+        gloo = study.by_label("fsdp", rate=cell["rate"])[FSDP_GLOO]
+        return f"{cell['bytes'] / gloo['bytes']:.3f} x"
 
     recipe = RECIPES["fsdp"]
     return figures.section(

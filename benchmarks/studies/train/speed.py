@@ -100,22 +100,17 @@ def _turn(training: Training, steps: int, barrier: Tensor) -> dict[str, float]:
     slowest = timing.largest(
         [each.reduced_seconds for each in taken] + [each.seconds for each in taken]
     )
-    means = _mean(torch.cat([torch.tensor([each.loss for each in taken]).double(), moved]))
+    *losses, bytes_, packets = timing.mean([*(each.loss for each in taken), *moved.tolist()])
     return {
-        "loss": sum(means[:steps].tolist()) / steps,
+        "loss": sum(losses) / steps,
         "held_out": training.score()[0],
         "reduced": median(slowest[:steps]),
         "step": median(slowest[steps:]),
         "seconds": sum(slowest[steps:]),
-        "bytes": means[steps].item() / steps,
-        "packets": means[steps + 1].item() / steps,
+        "bytes": bytes_ / steps,
+        "packets": packets / steps,
         "message_bytes": (training.message_bytes() - messages) / steps,
     }
-
-
-def _mean(values: Tensor) -> Tensor:
-    dist.all_reduce(values)
-    return values / dist.get_world_size()
 
 
 def _replica(label: str, spec: dict[str, Any], groups: Groups) -> Replica:
@@ -148,12 +143,13 @@ def measure_single_steps(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         slowest = torch.tensor(taken[training.label][recipe["warm_up"] :]).double()
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         columns = [[round(each, 6) for each in column] for column in slowest.T.tolist()]
-        bytes_, packets = _mean(torch.stack(moved[training.label][recipe["warm_up"] :]).mean(0))
+        sent_each = torch.stack(moved[training.label][recipe["warm_up"] :]).mean(0)
+        bytes_, packets = timing.mean(sent_each.tolist())
         yield {
             "label": training.label,
             **dict(zip(("compute", "reduced", "seconds"), columns, strict=True)),
-            "bytes": bytes_.item(),
-            "packets": packets.item(),
+            "bytes": bytes_,
+            "packets": packets,
             "parameters": training.parameters,
         }
 
@@ -166,8 +162,8 @@ def measure_losses(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         every = recipe["every"]
         losses, held_out = [], []
         for _ in range(recipe["steps"] // every):
-            mean = torch.tensor(sum(training.step().loss for _ in range(every)) / every)
-            losses.append(round(_mean(mean).item(), 5))
+            (mean,) = timing.mean([sum(training.step().loss for _ in range(every)) / every])
+            losses.append(round(mean, 5))
             loss, right = training.score()
             held_out.append(round(loss, 5))
         yield {

@@ -10,7 +10,6 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from benchmarks.studies.train.methods import (
 )
 from benchmarks.studies.train.sharded import SHARDED_METHODS
 from benchmarks.studies.train.variants import EVERY, HELD_OUT, PRICED, STUDIED, with_references
-from tests.lab import Lab, Topology
+from tests.lab import Topology
 
 RANKS = 4
 _CELL_TIMEOUT_S = 3600
@@ -278,8 +277,11 @@ class Study:
         ]
         return sorted(found, key=lambda cell: order.get(cell["label"], len(order)))
 
+    def by_label(self, part: str, **place: Any) -> dict[str, dict[str, Any]]:
+        return {cell["label"]: cell for cell in self.of(part, **place)}
+
     def missing(self, job: Job) -> list[str]:
-        done = {cell["label"] for cell in self.of(job.part, **job.place)}
+        done = self.by_label(job.part, **job.place)
         left = [label for label in job.labels if label not in done]
         return job.labels if left and job.together else left
 
@@ -343,22 +345,15 @@ class Study:
 
 
 def _run(job: Job, spec: dict[str, Any], said: Callable[[str], None]) -> None:
-    module = "benchmarks.studies.train.worker"
-    timeout_s = _CELL_TIMEOUT_S * len(spec["labels"])
-
     def on_line(rank: int, text: str) -> None:
         if rank == 0:
             said(text.strip())
 
-    with ExitStack() as stack:
-        lab = None
-        if job.rate:
-            lab = stack.enter_context(Lab(Topology(hosts=job.ranks, rate=job.rate)))
-        run(
-            *(module, spec, job.ranks),
-            lab=lab,
-            apart=True,
-            own_cache=False,
-            timeout_s=timeout_s,
-            on_line=on_line,
-        )
+    run(
+        *("benchmarks.studies.train.worker", spec, job.ranks),
+        topology=Topology(hosts=job.ranks, rate=job.rate) if job.rate else None,
+        apart=True,
+        own_cache=False,
+        timeout_s=_CELL_TIMEOUT_S * len(spec["labels"]),
+        on_line=on_line,
+    )

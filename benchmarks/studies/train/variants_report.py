@@ -10,7 +10,6 @@ from benchmarks.harness.inference import Paired
 from benchmarks.harness.report import Columns, markdown_of
 from benchmarks.studies.train import figures
 from benchmarks.studies.train.figures import (
-    BAR_IN_WORDS,
     Goal,
     Losses,
     difference,
@@ -61,16 +60,9 @@ def goals(study: Study) -> Iterable[Goal]:
     for change, of in _held_out_losses(study).items():
         prices = {label: _price(of, label) for label in of if label not in PRICED}
         known = {label: price for label, price in prices.items() if price}
-        if not known:
-            continue
-        good = [label for label, price in known.items() if price.meets_bar]
-        others = ", ".join(f"{n}: {p.mean:+.4f}" for n, p in known.items() if n not in good)
-        yield (
-            f"final loss of defaults on {change}, which they were not chosen by",
-            BAR_IN_WORDS,
-            f"{len(good)} of {len(known)}" + (f" ({others})" if others else ""),
-            len(good) == len(known),
-        )
+        if known:
+            title = f"final loss of defaults on {change}, which they were not chosen by"
+            yield figures.losses_goal(title, known)
 
 
 def sections(study: Study) -> list[str]:
