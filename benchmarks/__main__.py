@@ -32,7 +32,6 @@ COMMANDS = {
     "reacting": "steps of a job while a link becomes slow and recovers (root)",
     "codecs": "codecs on one core: bits, error, speed",
     "lanes": "arithmetic of one process with one thread and with two",
-    "gpu": "int4 by several ranks on one GPU, and steps of DDP and FSDP2, on real GPUs",
     "device": "what calls on device tensors cost: time of the host, copies, bytes on the bus",
     "groups": "the short calls of one group beside the long ones of another",
     "generators": "which algorithm is predicted to be best, on networks at random",
@@ -61,11 +60,9 @@ def main(argv: list[str]) -> int:
         return 0 if argv in (["-h"], ["--help"]) else 2
     name = MODULES.get(argv[0], f"studies.{argv[0]}")
     module = importlib.import_module(f"benchmarks.{name}")
-    if hasattr(module, "main"):
-        return command.run(module.main, argv[1:])
-    from benchmarks.harness import study  # not for `gpu`: such machines have few packages
-
-    return command.run(partial(study.main, module), argv[1:])
+    study = importlib.import_module("benchmarks.harness.study")
+    run = module.main if hasattr(module, "main") else partial(study.main, module)
+    return command.run(run, argv[1:])
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def training_table(what: str, rows: list[dict[str, Any]], problems: list[str]) -
 def _program(
     session: Session, part: str, *arguments: str, limit_s: float = math.inf
 ) -> dict[str, Any]:
-    """Run a part of benchmarks/studies/gpu.py, and return the JSON object that it prints last."""
+    """Run a part of speed.py, and return the JSON object that it prints last."""
     environment = package_environment(session)
-    command = (sys.executable, "-m", "benchmarks", "gpu", part, *arguments)
+    command = (sys.executable, "-m", "tests.gpu.speed", part, *arguments)
     said = session.call(*command, env=environment, limit_s=limit_s)
     objects = [line for line in said.splitlines() if line.startswith("{")]
     if not objects:

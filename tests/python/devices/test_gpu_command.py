@@ -209,7 +209,7 @@ def test_tables_show_every_codec_and_case() -> None:
 
 def _benchmark(repository: pathlib.Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "gpu", *arguments, "--device", "cpu"],
+        [sys.executable, "-m", "tests.gpu.speed", *arguments, "--device", "cpu"],
         cwd=repository,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

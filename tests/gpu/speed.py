@@ -5,7 +5,7 @@ over the rounds of the slowest rank's time, and how far the results are from the
 
 `training`: a step of a Transformer under DDP or FSDP2, with one backend. ``--cases`` prints which
 cases this machine can compare: NCCL needs a GPU per rank, so Gloo stands beside q7x2 if there is
-one GPU. `./dev gpu` runs both, and has the tables.
+one GPU. `measure.py` runs both, and has the tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import copy
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,14 +29,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import ranks
+from tests.lab import command
 
+_MODULE = "tests.gpu.speed"  # also where it is `__main__`
 INT4 = "q7x2 int4"
 RANKS_WARM_UP, TRAINING_WARM_UP = 2, 3
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks gpu",
+        prog=f"python -m {_MODULE}",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> None:
 
 
 def measure_ranks(args: argparse.Namespace) -> dict[str, Any]:
-    found = ranks.run(__name__, vars(args), args.ranks)
+    found = ranks.run(_MODULE, vars(args), args.ranks)
     return {"bytes": args.bytes, "ranks": args.ranks, "rounds": args.rounds, **found}
 
 
@@ -71,7 +74,7 @@ def measure_training(args: argparse.Namespace) -> dict[str, Any]:
         other = "nccl" if gpus > 1 else "gloo"
         return {"cases": ["q7x2", *([INT4] if args.cases == "ddp" else []), other]}
     count = gpus if gpus > 1 else 2
-    found = ranks.run(__name__, vars(args), count)
+    found = ranks.run(_MODULE, vars(args), count)
     return {"what": args.what, "case": args.case, "ranks": count, "gpus": gpus, **found}
 
 
@@ -177,3 +180,7 @@ def synchronize(device: torch.device) -> None:
     """Wait until ``device`` has done all its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main, sys.argv[1:]))
