@@ -53,6 +53,16 @@ def installed(mpirun: str | None = None) -> OpenMpi:
     raise ValueError(f"{mpirun} is not one of {', '.join(each.mpirun for each in found)}")
 
 
+def announced(mpirun: str | None = None) -> OpenMpi | None:
+    """The one to measure; None if there is none. Either way a line says so."""
+    if problem := unavailable():
+        print(f"Open MPI is left out: {problem}", file=sys.stderr)
+        return None
+    found = installed(mpirun)
+    print(f"Open MPI {found.version} ({found.mpirun})", file=sys.stderr)
+    return found
+
+
 def unavailable() -> str | None:
     """Why Open MPI cannot be measured here, or None."""
     if importlib.util.find_spec("mpi4py") is None:

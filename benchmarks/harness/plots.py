@@ -31,19 +31,13 @@ def draw_goals(rows: list[dict[str, Any]], path: Path) -> None:
     shares = [_share(row) for row in shown]
     figure, axis = plt.subplots(figsize=(8, 0.28 * len(shown) + 1.2), layout="constrained")
     colours = [_COLOURS[row["reached"]] for row in shown]
-    axis.barh(names, shares, color=colours, height=0.7)
+    bars = axis.barh(names, shares, color=colours, height=0.7)
     axis.axvline(1, color="black", linewidth=1)
     axis.set_xscale("log")
     axis.set_xticks([0.5, 1, 2, 5, 10, 20], labels=["0.5", "1", "2", "5", "10", "20"])
     axis.minorticks_off()
     axis.set_xlabel("reached / to be reached")
-    for name, row, share in zip(names, shown, shares, strict=True):
-        axis.annotate(
-            f" {row['ratio']:.2f}x",
-            (share, name),
-            va="center",
-            fontsize=8,
-        )
+    axis.bar_label(bars, [f" {row['ratio']:.2f}x" for row in shown], fontsize=8)
     axis.margins(x=0.15, y=0.01)
     axis.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=120)

@@ -83,11 +83,8 @@ def _jobs(args: argparse.Namespace, topology: Topology | None) -> Iterator[launc
         yield launch.Job(**shared, ranks=ranks, topology=topology, placement=placement)
         return
     if OPENMPI in args.backends:
-        if problem := openmpi.unavailable():
-            print(f"Open MPI is left out: {problem}", file=sys.stderr)
+        shared["openmpi"] = openmpi.announced(args.mpirun)
+        if shared["openmpi"] is None:
             shared["backends"] = tuple(name for name in args.backends if name != OPENMPI)
-        else:
-            shared["openmpi"] = openmpi.installed(args.mpirun)
-            print(f"Open MPI {shared['openmpi'].version} ({shared['openmpi'].mpirun})")
     for ranks in args.ranks:
         yield launch.Job(**shared, ranks=ranks)

@@ -19,14 +19,7 @@ from benchmarks.harness import facts, report
 
 SIZES = (1 << 16, 1 << 26)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-COLLECTIVES = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    *ROOTED,
-    "barrier",
-)
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", *ROOTED, "barrier")
 # Ranks: the most milliseconds that a call may take.
 GOALS = {64: 20, 256: 200, 1024: 1000, 4096: 5000}
 GOAL_MIB = 200

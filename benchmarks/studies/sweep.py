@@ -12,7 +12,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
-from rich.console import Console
 
 from benchmarks.harness import arguments, facts, launch, openmpi, report
 from benchmarks.harness.arguments import option
@@ -66,7 +65,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if name == FOUR_HOSTS and (problem := lab_unavailable()):
             console.print(f"[yellow]{name}: not measured: {problem}[/yellow]")
             continue
-        machine, job = facts.collect(), _job(console, name, args)
+        machine, job = facts.collect(), _job(name, args)
         cells = launch.run(job, lambda cell: console.print(f"measured {cell} B", style="dim"))
         report.print_cells(console, TITLES[name], cells, job.topology)
         rate = bits_per_second(job.topology.rate) / 8 if job.topology else None
@@ -80,23 +79,19 @@ def write_more(out: Path, results: dict[str, Any]) -> None:
     draw(out.with_suffix(".png"), results["parts"], TITLES)
 
 
-def _job(console: Console, name: str, args: argparse.Namespace) -> launch.Job:
+def _job(name: str, args: argparse.Namespace) -> launch.Job:
     common: dict[str, Any] = {
         "ops": ("all_reduce",),
         "sizes": args.sizes,
         "blocks": args.blocks,
         "block_seconds": args.block_seconds,
     }
-    backends = ("q7x2", "gloo")
+    backends: tuple[str, ...] = ("q7x2", "gloo")
     if name == FOUR_HOSTS:
         topology = Topology(hosts=4, rate="1gbit")
         return launch.Job(**common, backends=backends, ranks=4, topology=topology)
-    mpi = None
-    if problem := openmpi.unavailable():
-        console.print(f"[yellow]Open MPI is left out: {problem}[/yellow]")
-    else:
-        mpi, backends = openmpi.installations()[0], (*backends, OPENMPI)
-        console.print(f"Open MPI {mpi.version} ({mpi.mpirun})")
+    if mpi := openmpi.announced():
+        backends = (*backends, OPENMPI)
     return launch.Job(**common, backends=backends, ranks=2, openmpi=mpi)
 
 

@@ -11,21 +11,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from q7x2.hooks import Attached
 
 from benchmarks.harness import timing
-from benchmarks.studies.train.methods import BY_LABEL
-from benchmarks.studies.train.training import Groups, Training
+from benchmarks.studies.train.training import Training, with_hooks
 
 
 def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields a cell for each method, on all ranks; the figures are means over the ranks."""
-    recipe, groups = spec["recipe"], Groups()
-    for label in spec["labels"]:
-        training = Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"])
-        attached = training.attached
-        assert attached is not None, f"{label} counts no CPU time"
-        for _ in range(recipe["warm_up"]):
-            training.step()
+    recipe = spec["recipe"]
+    for training, attached in with_hooks(spec):
         before = attached.stats
         with_hook, alone = [], []
         for _ in range(recipe["steps"]):
@@ -41,9 +36,9 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         *by_phase, process, compute = timing.mean(
             [*(phases[name] for name in names), median(with_hook) - median(alone), median(alone)]
         )
-        events, beside = _while_the_gil_is_held(training, recipe["held_seconds"])
+        events, beside = _while_the_gil_is_held(training, attached, recipe["held_seconds"])
         yield {
-            "label": label,
+            "label": training.label,
             "parameters": training.parameters,
             "cpu_seconds": dict(zip(names, by_phase, strict=True)),
             "process_cpu_seconds": process,
@@ -61,15 +56,15 @@ def _cpu_seconds(call: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def _while_the_gil_is_held(training: Training, seconds: float) -> tuple[int, int]:
+def _while_the_gil_is_held(
+    training: Training, attached: Attached, seconds: float
+) -> tuple[int, int]:
     """Phases and collectives after another thread took the GIL, and those that ended under it.
 
     A thread takes the GIL as soon as backward has let go of it, and sleeps in C without giving it
     back: Python can run nowhere in the process meanwhile. The graph is retained, since autograd
     itself takes the GIL to free the tensors that Python made.
     """
-    attached = training.attached
-    assert attached is not None
     held: list[float] = []
 
     def hold() -> None:

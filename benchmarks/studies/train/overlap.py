@@ -10,20 +10,14 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.studies.train import timeline
-from benchmarks.studies.train.methods import BY_LABEL
 from benchmarks.studies.train.timeline import Span
-from benchmarks.studies.train.training import Groups, Training
+from benchmarks.studies.train.training import with_hooks
 
 
 def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields a cell for each method, on all ranks."""
-    recipe, groups = spec["recipe"], Groups()
-    for label in spec["labels"]:
-        training = Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"])
-        attached = training.attached
-        assert attached is not None, f"{label} records no events"
-        for _ in range(recipe["warm_up"]):
-            training.step()
+    recipe = spec["recipe"]
+    for training, attached in with_hooks(spec):
         watch = _Backward(training.ddp)
         attached.trace()
         totals = torch.zeros(3, dtype=torch.float64)
@@ -39,7 +33,7 @@ def measure(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         total, hidden, could = (totals / dist.get_world_size() / recipe["steps"]).tolist()
         lines.sort(key=lambda each: each[0])
         yield {
-            "label": label,
+            "label": training.label,
             "communication_seconds": total,
             "hidden_seconds": hidden,
             "ideal_seconds": could,

@@ -73,10 +73,7 @@ RECIPES: dict[str, Any] = {
         "turn": 5,
         "steps": {"20mbit": 10, "100mbit": 60, "1gbit": 200},
     },
-    "accuracy": {
-        "gpt": _TEXT,
-        "digits": _DIGITS,
-    },
+    "accuracy": {"gpt": _TEXT, "digits": _DIGITS},
     # A backward long enough to hide something behind.
     "powersgd": {
         **_GPT,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from q7x2.hooks import Attached
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.studies.train.methods import NOTHING_SENT, Method
+from benchmarks.studies.train.methods import BY_LABEL, NOTHING_SENT, Method
 from benchmarks.studies.train.tasks import TASKS, Task
 
 _ONE_BUCKET_MB = 1024.0
@@ -171,6 +173,18 @@ class Training(Replica):
     def message_bytes(self) -> int:
         """That the hook has put into all-reduces so far; 0 where nobody counts them."""
         return self.attached.stats.message_bytes if self.attached else 0
+
+
+def with_hooks(spec: dict[str, Any]) -> Iterator[tuple[Training, Attached]]:
+    """A training of each method of a job, with its hook of q7x2, after the warm-up."""
+    recipe, groups = spec["recipe"], Groups()
+    for label in spec["labels"]:
+        training = Training(BY_LABEL[label], "gpt", recipe, groups, spec["seed"])
+        if training.attached is None:
+            raise ValueError(f"{label} has no hook of q7x2")
+        for _ in range(recipe["warm_up"]):
+            training.step()
+        yield training, training.attached
 
 
 R = TypeVar("R", bound=Replica)
