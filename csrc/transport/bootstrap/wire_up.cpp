@@ -64,10 +64,21 @@ void connect_all(Group& group) {
   group.links().connect_all(locked);
 }
 
+void refuse_mixed_encryption(const std::vector<PeerInfo>& peer_infos, const std::string& name) {
+  const auto other = std::ranges::find_if(peer_infos, [&](const PeerInfo& each) {
+    return each.encrypts_streams != peer_infos.front().encrypts_streams;
+  });
+  if (other == peer_infos.end()) return;
+  throw Error(ErrorCode::kMismatch,
+              "ranks 0 and " + std::to_string(other - peer_infos.begin()) + " of group '" + name +
+                  "' have different Q7X2_ENCRYPT: it must be the same on all ranks");
+}
+
 /// Many connections, where they are wanted whatever the latency.
 void take_streams(Group& group) {
   Locked locked(group.runtime().lock());
-  for (int r = 0; r < group.world_size(); ++r) group.links().use_streams(locked, r, /*round_trip=*/0);
+  for (int r = 0; r < group.world_size(); ++r)
+    group.links().use_streams(locked, r, /*round_trip=*/0);
 }
 
 void set_awaited(Group& group, int rank) {
@@ -211,6 +222,7 @@ std::vector<PeerInfo> WireUp::verified(const std::vector<std::string>& bytes) co
               "the same on all ranks");
     }
   }
+  refuse_mixed_encryption(peer_infos, name_);
   if (const PeerInfo& own = peer_infos[static_cast<size_t>(rank_)];
       own.process != mine_.process || own.slot != mine_.slot) {
     throw Error(ErrorCode::kMismatch,

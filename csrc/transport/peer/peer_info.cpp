@@ -32,6 +32,7 @@ std::string PeerInfo::encode() const {
   out.put(heartbeat_port);
   out.put(stream_port);
   out.put(streams);
+  out.put(static_cast<uint8_t>(encrypts_streams ? 1 : 0));
   out.put(sources.encode());
   out.put(static_cast<uint32_t>(rails.size()));
   for (const Nic& nic : rails) {
@@ -80,6 +81,7 @@ PeerInfo PeerInfo::decode(std::string_view bytes) {
   peer_info.stream_port = in.get<uint16_t>();
   peer_info.streams =
       in.get_between(StreamChoice::kNever, StreamChoice::kAlways, "a use of many connections");
+  peer_info.encrypts_streams = in.get<uint8_t>() != 0;
   peer_info.sources = HostAddresses::decode(in.get_string());
   const auto nics = in.get<uint32_t>();
   for (uint32_t i = 0; i < nics; ++i) {

@@ -1,6 +1,5 @@
-// ByteStream: how a connection reads and writes its bytes. PlainStream does so with a TCP socket.
-//
-// Encryption is another ByteStream.
+// ByteStream: how a connection reads and writes its bytes. PlainStream does so with a TCP socket,
+// TlsStream (tls_stream.h) encrypts them.
 #pragma once
 
 #include <sys/uio.h>
@@ -28,6 +27,15 @@ class ByteStream {
   /// How many bytes were moved; 0: none can be now. Nothing: the connection is over.
   virtual std::optional<size_t> read(std::span<const iovec> into) = 0;
   virtual std::optional<size_t> write(std::span<const iovec> from) = 0;
+  /// Hands what `write` has taken to the kernel, as far as that takes it. False: the connection is
+  /// over.
+  virtual bool flush() { return true; }
+  /// Some of it is left.
+  virtual bool has_unsent() const { return false; }
+  /// `read` would return something even if the kernel has nothing.
+  virtual bool has_unread() const { return false; }
+  /// `write` takes nothing until something has been read.
+  virtual bool is_shaking_hands() const { return false; }
 };
 
 class PlainStream final : public ByteStream {

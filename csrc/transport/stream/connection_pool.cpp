@@ -49,6 +49,7 @@ void ConnectionPool::add(std::unique_ptr<ByteStream> stream, uint64_t bounce, St
   refusals_ = 0;
   connections_.push_back(
       std::make_unique<StreamConnection>(next_id_++, std::move(stream), loop_, owner_));
+  connections_.back()->read_what_came_early();
 }
 
 std::vector<std::unique_ptr<StreamConnection>> ConnectionPool::take_broken() {
@@ -162,8 +163,7 @@ void ConnectionPool::fail(StreamTime now) {
 void ConnectionPool::call(const IpEndpoint& target) {
   const StreamHello hello{own_,           target_.identity.process, target_.epoch,
                           next_number_++, random_number(),          options_.bounce_bytes};
-  calls_.emplace_back(loop_, target, hello, key_, options_.congestion, owner_).since =
-      options_.now();
+  calls_.emplace_back(loop_, target, hello, key_, options_, owner_).since = options_.now();
 }
 
 void ConnectionPool::call_more(int wanted, StreamTime now) {

@@ -92,8 +92,8 @@ class ConnectionPool {
 
   struct Call {
     Call(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello, const MessageKey& key,
-         const std::string& congestion, ConnectionOwner& owner)
-        : attempt(loop, target, hello, key, congestion, [&owner] { owner.on_activity(); }) {}
+         const StreamOptions& options, ConnectionOwner& owner)
+        : attempt(loop, target, hello, key, options, [&owner] { owner.on_activity(); }) {}
 
     StreamCall attempt;
     StreamTime since;

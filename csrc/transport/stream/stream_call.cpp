@@ -4,19 +4,21 @@
 #include <utility>
 
 #include "transport/net/connection_attempt.h"
+#include "transport/stream/tls_stream.h"
 
 namespace q7x2 {
 
 StreamCall::StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
-                       const MessageKey& key, const std::string& congestion,
+                       const MessageKey& key, const StreamOptions& options,
                        std::function<void()> on_change)
     : target_(target),
       hello_(hello),
       key_(key),
+      options_(options),
       on_change_(std::move(on_change)),
       socket_(start_connecting(target)),
       sent_(hello.encode(StreamHello::Turn::kCall, key)) {
-  if (socket_.is_valid()) prepare_tcp(socket_, congestion);
+  if (socket_.is_valid()) prepare_tcp(socket_, options.congestion);
   if (!socket_.is_valid() || !entry_.add(loop, socket_, EPOLLOUT, *this)) state_ = State::kFailed;
 }
 
@@ -38,7 +40,7 @@ void StreamCall::on_ready(uint32_t) {
         state_ = State::kFailed;
         break;
       case Attempt::kMade:
-        stream_ = std::make_unique<PlainStream>(std::move(socket_));
+        stream_ = make_stream(std::move(socket_), options_, StreamEnd::kCaller, key_);
         state_ = State::kGreeting;
         break;
     }
@@ -56,8 +58,9 @@ void StreamCall::greet() {
   if (num_sent_ < sent_.size()) {
     const std::array<iovec, 1> rest{iovec{sent_.data() + num_sent_, sent_.size() - num_sent_}};
     moved(stream_->write(rest), num_sent_);
-    if (num_sent_ < sent_.size()) return;
-    entry_.set(EPOLLIN);
+    const bool has_sent = num_sent_ == sent_.size();
+    entry_.set(has_sent || stream_->is_shaking_hands() ? EPOLLIN : EPOLLOUT);
+    if (!has_sent) return;
   }
   // Not more than the answer: frames may follow it.
   const std::array<iovec, 1> rest{iovec{read_.data() + num_read_, read_.size() - num_read_}};

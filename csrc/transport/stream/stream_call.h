@@ -25,9 +25,10 @@ class StreamCall final : public EventHandler {
     kFailed,
   };
 
-  /// `key`: of messages to the process that is called. `on_change`: its state is another.
+  /// `key`: of messages to the process that is called. `options` must outlive it. `on_change`: its
+  /// state is another.
   StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
-             const MessageKey& key, const std::string& congestion, std::function<void()> on_change);
+             const MessageKey& key, const StreamOptions& options, std::function<void()> on_change);
 
   State state() const { return state_; }
   const IpEndpoint& target() const { return target_; }
@@ -44,6 +45,7 @@ class StreamCall final : public EventHandler {
   const IpEndpoint target_;
   const StreamHello hello_;
   const MessageKey key_;
+  const StreamOptions& options_;
   const std::function<void()> on_change_;
   PrivateSocket socket_;  // until it is connected
   std::unique_ptr<ByteStream> stream_;

@@ -48,11 +48,12 @@ size_t StreamConnection::room(StreamTime now, StreamDuration age) {
 void StreamConnection::flush() {
   if (is_over_) return;
   const size_t before = writer_.bytes();
-  if (!writer_.flush(*stream_)) is_over_ = true;
+  if (!stream_->flush() || !writer_.flush(*stream_)) is_over_ = true;
   written_ += before - writer_.bytes();
   // The kernel may have made the window smaller as it sent.
   if (tcp_.rtt >= kNear) tcp_at_ = {};
-  entry_.set(writer_.is_empty() ? uint32_t{EPOLLIN} : uint32_t{EPOLLIN | EPOLLOUT});
+  const bool waits = !writer_.is_empty() || stream_->has_unsent();
+  entry_.set(waits ? uint32_t{EPOLLIN | EPOLLOUT} : uint32_t{EPOLLIN});
 }
 
 int StreamConnection::count_silence(StreamTime now, StreamDuration limit) {
@@ -64,7 +65,7 @@ int StreamConnection::count_silence(StreamTime now, StreamDuration limit) {
 
 bool StreamConnection::is_drained() {
   const TcpState state = TcpState::of(stream_->fd());
-  return writer_.is_empty() && state.unsent == 0 && state.in_flight == 0;
+  return writer_.is_empty() && !stream_->has_unsent() && state.unsent == 0 && state.in_flight == 0;
 }
 
 void StreamConnection::on_ready(uint32_t events) {
@@ -77,7 +78,12 @@ void StreamConnection::on_ready(uint32_t events) {
   if ((events & ~uint32_t{EPOLLOUT}) == 0) return;
   try {
     was_heard_ = true;
-    if (reader_.read(*stream_, owner_, kReadAtOnce) == FrameReader::Outcome::kOver) is_over_ = true;
+    // The event loop does not tell again of what the stream itself holds.
+    auto outcome = FrameReader::Outcome::kMore;
+    do {
+      outcome = reader_.read(*stream_, owner_, kReadAtOnce);
+    } while (outcome == FrameReader::Outcome::kMore && stream_->has_unread());
+    is_over_ = is_over_ || outcome == FrameReader::Outcome::kOver;
   } catch (const Error& error) {
     log(Level::kInfo, std::string("a stream connection is closed: ") + error.what());
     is_over_ = is_bad_ = true;

@@ -53,6 +53,10 @@ class StreamConnection final : public EventHandler {
   bool is_drained();
 
   void on_ready(uint32_t events) override;
+  /// Frames that were read together with the hello.
+  void read_what_came_early() {
+    if (stream_->has_unread()) on_ready(EPOLLIN);
+  }
 
  private:
   const uint64_t id_;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "transport/net/port_range.h"
+#include "transport/stream/tls_stream.h"
 
 namespace q7x2 {
 namespace {
@@ -91,7 +92,7 @@ void StreamListener::accept(Socket& from) {
     if (waiting_.size() == kMaxWaiting) waiting_.pop_front();
     Call& call = waiting_.emplace_back(*this);
     call.since = options_.now();
-    call.stream = std::make_unique<PlainStream>(std::move(socket));
+    call.stream = make_stream(std::move(socket), options_, StreamEnd::kListener, key_);
     call.is_over = !call.entry.add(loop_, call.stream->fd(), EPOLLIN, call);
   }
 }

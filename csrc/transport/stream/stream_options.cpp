@@ -3,6 +3,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "transport/net/silence_limit.h"
+#include "transport/stream/tls_stream.h"
 
 namespace q7x2 {
 
@@ -17,9 +18,20 @@ StreamChoice stream_choice() {
                   "(if their latency is long)");
 }
 
+bool encrypts_streams() {
+  const std::string text = environment("Q7X2_ENCRYPT");
+  if (text.empty() || text == "1") return true;
+  if (text == "0") return false;
+  throw Error(ErrorCode::kInvalidArgument,
+              "Q7X2_ENCRYPT=" + text +
+                  ": expected 1 (many connections between two hosts are encrypted) or 0 (they are "
+                  "not)");
+}
+
 StreamOptions StreamOptions::of_environment() {
   StreamOptions options;
   options.silence = silence_limit();
+  if (encrypts_streams()) options.tls = std::make_shared<const TlsContext>();
   options.congestion = environment("Q7X2_CONGESTION");
   return options;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace q7x2 {
@@ -12,6 +13,8 @@ namespace q7x2 {
 using StreamClock = std::chrono::steady_clock;
 using StreamTime = StreamClock::time_point;
 using StreamDuration = StreamClock::duration;
+
+class TlsContext;
 
 /// Between which hosts a process wants many connections (Q7X2_STREAMS).
 enum class StreamChoice : uint8_t {
@@ -21,6 +24,8 @@ enum class StreamChoice : uint8_t {
 };
 /// Throws Error(kInvalidArgument).
 StreamChoice stream_choice();
+/// Whether connections of paths are encrypted (Q7X2_ENCRYPT). Throws Error(kInvalidArgument).
+bool encrypts_streams();
 
 struct StreamOptions {
   /// Bytes that a path may bring before anybody has asked for them.
@@ -36,11 +41,13 @@ struct StreamOptions {
   int most_connections = 64;
   /// A path without a sign of life for this long is dead.
   StreamDuration silence = std::chrono::seconds(2);
+  /// Connections are encrypted; null: they are not.
+  std::shared_ptr<const TlsContext> tls;
   /// TCP's congestion control, where the kernel has it; empty: the kernel's choice.
   std::string congestion;
   std::function<StreamTime()> now = [] { return StreamClock::now(); };
 
-  /// With Q7X2_SILENCE and Q7X2_CONGESTION. Throws Error(kInvalidArgument).
+  /// With Q7X2_SILENCE, Q7X2_CONGESTION and Q7X2_ENCRYPT. Throws Error(kInvalidArgument).
   static StreamOptions of_environment();
 };
 

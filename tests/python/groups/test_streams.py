@@ -144,3 +144,21 @@ def test_a_killed_rank_is_named(new_pool, shared: str) -> None:
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error_type == "DistBackendError", outcome.describe()
         assert ") failed: " in outcome.error and "rank 1 (pid" in outcome.error, outcome.describe()
+
+
+@pytest.mark.ranks(2, env={"Q7X2_HOST_ID": "{rank}"}, init="none", fresh=True)
+def test_ranks_that_disagree_about_encryption(shared: str) -> None:
+    rank = harness.current_rank()
+    os.environ["Q7X2_ENCRYPT"] = str(rank)
+    with pytest.raises(RuntimeError, match="ranks 0 and 1 .* have different Q7X2_ENCRYPT"):
+        dist.init_process_group(
+            "q7x2", init_method=f"file://{shared}/store", rank=rank, world_size=2
+        )
+
+
+@pytest.mark.ranks(2, env={**STREAMS, "Q7X2_ENCRYPT": "0"}, stays=True)
+def test_without_encryption() -> None:
+    assert paths() == {"many connections"}
+    tensor = torch.ones(1_000_000)
+    dist.all_reduce(tensor)
+    assert_bits(tensor, torch.full((1_000_000,), 2.0))
