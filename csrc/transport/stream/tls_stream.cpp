@@ -17,7 +17,7 @@
 namespace q7x2 {
 namespace {
 
-// A record of TLS has at most so many bytes.
+// The longest record of TLS.
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
 // What OpenSSL reads at once from a socket.
 constexpr size_t kReadAhead = size_t{64} << 10;

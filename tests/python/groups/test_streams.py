@@ -119,7 +119,7 @@ def test_one_rank_that_does_not_want_them(shared: str) -> None:
 @pytest.mark.ranks(2, env={"Q7X2_HOST_ID": "{rank}", "Q7X2_STREAMS": "many"}, init="none")
 def test_another_value_is_refused(shared: str) -> None:
     rank = harness.current_rank()
-    with pytest.raises(ValueError, match="Q7X2_STREAMS=many: expected 0 .*, 1 .*, or far"):
+    with pytest.raises(ValueError, match=r"Q7X2_STREAMS=many: expected 0 .*, 1 .*, or far"):
         dist.init_process_group(
             "q7x2", init_method=f"file://{shared}/store", rank=rank, world_size=2
         )
@@ -143,14 +143,15 @@ def test_a_killed_rank_is_named(new_pool, shared: str) -> None:
     outcomes = pool.collect(stop_on_failure=False)
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error_type == "DistBackendError", outcome.describe()
-        assert ") failed: " in outcome.error and "rank 1 (pid" in outcome.error, outcome.describe()
+        assert "rank 1 (pid" in outcome.error, outcome.describe()
+        assert ") failed: " in outcome.error, outcome.describe()
 
 
 @pytest.mark.ranks(2, env={"Q7X2_HOST_ID": "{rank}"}, init="none", fresh=True)
 def test_ranks_that_disagree_about_encryption(shared: str) -> None:
     rank = harness.current_rank()
     os.environ["Q7X2_ENCRYPT"] = str(rank)
-    with pytest.raises(RuntimeError, match="ranks 0 and 1 .* have different Q7X2_ENCRYPT"):
+    with pytest.raises(RuntimeError, match=r"ranks 0 and 1 .* have different Q7X2_ENCRYPT"):
         dist.init_process_group(
             "q7x2", init_method=f"file://{shared}/store", rank=rank, world_size=2
         )
