@@ -206,6 +206,27 @@ TEST(PlanCache, AnotherScheduleIsAnErrorThatNamesBothSides) {
   }
 }
 
+TEST(PlanCache, CallsThatWereSubmittedKeepTheirFabric) {
+  const auto before = std::make_shared<const Fabric>(random_fabric(9, 1));
+  const auto after = std::make_shared<const Fabric>(random_fabric(9, 2));
+  PlanCache leader = plans(before, 0);
+  PlanCache follower = plans(before, 5);
+  const CallShape shape{Collective::kAllReduce, 1 << 20};
+  const Bytes early = published(leader, shape);
+  const auto submitted = follower.open(shape);
+  for (PlanCache* each : {&leader, &follower}) each->set_fabric(after);
+  follower.settle(*submitted, early);
+  EXPECT_EQ(submitted->fabric(), before);
+
+  const auto entry = follower.open(shape);
+  EXPECT_NE(entry, submitted);
+  follower.settle(*entry, published(leader, shape));
+  EXPECT_EQ(entry->fabric(), after);
+  EXPECT_EQ(follower.fabric(), after);
+  EXPECT_EQ(follower.planner()->fabric(), after);
+  EXPECT_THROW(leader.set_fabric(std::make_shared<const Fabric>(random_fabric(8, 2))), Error);
+}
+
 TEST(PlanCache, BytesThatAreNoPublicationAreRefused) {
   const auto fabric = std::make_shared<const Fabric>(Fabric::uniform(4, 1, 1e9));
   PlanCache leader = plans(fabric, 0);

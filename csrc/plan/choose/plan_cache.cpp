@@ -116,8 +116,7 @@ void PlanCache::Entry::tune(uint64_t number, const Refinement::Figures& slowest)
 
 PlanCache::PlanCache(std::shared_ptr<Planner> planner, int rank, int world_size,
                      const std::string& environment, bool refines, std::chrono::milliseconds pause)
-    : planner_(std::move(planner)),
-      rank_(rank),
+    : rank_(rank),
       world_size_(world_size),
       environment_(environment),
       refines_(refines),
@@ -129,6 +128,7 @@ PlanCache::PlanCache(std::shared_ptr<Planner> planner, int rank, int world_size,
           CallShape{Collective::kAllReduce, Reacting::most_bytes(world_size)},
           Entry::Source::kAlone)),
       pause_(pause),
+      planner_(std::move(planner)),
       reacting_(std::make_shared<Reacting>(planner_, rank, pause)),
       entries_(kMostEntries) {
   settle(*courier_, choice_by_rank("binomial_tree", Collective::kBroadcast, 0, Publication::kBytes,
@@ -313,7 +313,7 @@ std::shared_ptr<PlanCache::Entry> PlanCache::adopt(const CallShape& shape,
                                                    const Proposal& proposal) const {
   auto entry = std::make_shared<Entry>(shape, Entry::Source::kAlone);
   Choice choice = without_plan(proposal);
-  choice.plan = plan_of(*planner_, shape, proposal, "another build of q7x2");
+  choice.plan = plan_of(*planner(), shape, proposal, "another build of q7x2");
   settle(*entry, std::move(choice));
   return entry;
 }
@@ -349,10 +349,31 @@ std::shared_ptr<const Fabric> PlanCache::fabric() const {
   return reacting_->planner(reacting_->epoch())->fabric();
 }
 
+std::shared_ptr<Planner> PlanCache::planner() const {
+  const std::lock_guard lock(mutex_);
+  return planner_;
+}
+
+void PlanCache::begin_anew(std::shared_ptr<Planner> planner) {
+  entries_.clear();
+  planner_ = std::move(planner);
+  reacting_ = std::make_shared<Reacting>(planner_, rank_, pause_);
+}
+
 void PlanCache::clear() {
   const std::lock_guard lock(mutex_);
-  entries_.clear();
-  reacting_ = std::make_shared<Reacting>(planner_, rank_, pause_);
+  begin_anew(planner_);
+}
+
+// The entries of calls that were submitted before still need their Planner.
+void PlanCache::set_fabric(std::shared_ptr<const Fabric> fabric) {
+  if (fabric->world_size() != world_size_) {
+    throw Error(ErrorCode::kInvalidArgument, "a fabric of " + std::to_string(fabric->world_size()) +
+                                                 " ranks for a group of " +
+                                                 std::to_string(world_size_));
+  }
+  const std::lock_guard lock(mutex_);
+  begin_anew(planner_->with(std::move(fabric)));
 }
 
 }  // namespace q7x2

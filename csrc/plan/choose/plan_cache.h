@@ -170,14 +170,20 @@ class PlanCache {
   /// The Fabric, with its changes as far as they were noticed. Any thread.
   std::shared_ptr<const Fabric> fabric() const;
 
+  /// The Planner for the Fabric as it was measured. Any thread.
+  std::shared_ptr<Planner> planner() const;
   /// Forgets all choices and all changes of rates. All ranks must call it between the same two
   /// collectives.
   void clear();
+  /// The same, and chooses by another Fabric of the same ranks from now on. Calls that were
+  /// submitted before keep their Plans. Throws Error(kInvalidArgument).
+  void set_fabric(std::shared_ptr<const Fabric> fabric);
 
  private:
   /// Calls with the same key share an entry, but not with entries that each rank settles by itself.
   using Key = std::pair<CallKey, Entry::Source>;
 
+  void begin_anew(std::shared_ptr<Planner> planner);
   std::shared_ptr<Entry> find(const CallShape& shape, Entry::Source source);
   std::shared_ptr<Entry> new_entry(const CallShape& shape, Entry::Source source);
   static void settle(Entry& entry, Choice choice);
@@ -193,7 +199,6 @@ class PlanCache {
   std::shared_ptr<const Plan> plan_of(const Planner& planner, const CallShape& shape,
                                       const Proposal& proposal, const std::string& publisher) const;
 
-  const std::shared_ptr<Planner> planner_;
   const int rank_;
   const int world_size_;
   const std::string environment_;
@@ -202,10 +207,12 @@ class PlanCache {
   std::shared_ptr<Entry> tuner_;
   std::shared_ptr<Entry> rate_sampler_;
   const std::chrono::milliseconds pause_;
-  std::shared_ptr<Reacting> reacting_;
   FairClock clock_;
   ReductionMeter reductions_;
-  mutable std::mutex mutex_;  // guards opening and settling entries
+  /// Guards the next two members, and entries that are opened or settled.
+  mutable std::mutex mutex_;
+  std::shared_ptr<Planner> planner_;
+  std::shared_ptr<Reacting> reacting_;
   ConcurrentRecent<Key, Entry> entries_;
 };
 
