@@ -126,12 +126,16 @@ struct Fabric {
     int window = 1;            ///< slices in progress
     double seconds = 0;        ///< median
   };
+  /// The source of a Fabric whose latencies were measured, and whose rates are assumed until they
+  /// are.
+  static constexpr const char* kLatencies = "latencies";
   /// Where a Fabric comes from.
   struct Provenance {
-    std::string source = "default";  ///< "default", "probe"; anything in a file made by hand
-    std::string note;                ///< why it is not better than it is
-    int64_t time = 0;                ///< of the probe, seconds since 1970
-    double seconds = 0;              ///< that the probe took
+    /// "default", "probe", kLatencies; anything in a file made by hand.
+    std::string source = "default";
+    std::string note;                              ///< why it is not better than it is
+    int64_t time = 0;                              ///< of the probe, seconds since 1970
+    double seconds = 0;                            ///< that the probe took
     std::string q7x2, ucx, torch, driver, kernel;  ///< versions on rank 0
   };
 
@@ -162,6 +166,7 @@ struct Fabric {
     return host_of[static_cast<size_t>(a)] == host_of[static_cast<size_t>(b)];
   }
   bool one_host() const { return hosts.size() <= 1; }
+  bool awaits_rates() const { return made.source == kLatencies; }
   int rack_of(int rank) const {
     return hosts[static_cast<size_t>(host_of[static_cast<size_t>(rank)])].rack;
   }

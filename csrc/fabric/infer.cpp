@@ -337,15 +337,27 @@ Fabric infer(const Measurements& measured) {
   set_costs(measured.pings, near, fabric);
   set_nic_rates(flows, fabric);
   set_burst(flows, fabric);
-  const std::vector<int> group = cable_groups(flows, fabric);
-  if (!flows.empty()) set_racks(group, near, fabric);
+  // Without streams no cable is known, so hosts are apart by their places alone.
+  const std::vector<int> group =
+      flows.empty() ? std::vector<int>(fabric.hosts.size()) : cable_groups(flows, fabric);
   const bool has_far = std::ranges::find_if(near, [](int site) { return site > 0; }) != near.end();
+  if (!flows.empty() || has_far) set_racks(group, near, fabric);
   if (has_far) set_distances(measured.pings, fabric);
   if (fabric.racks.size() > 1) set_cables(measured.rounds, group, fabric);
   set_pairs(measured, flows, fabric);
   set_windows(fabric);
   set_links(measured, fabric);
   fabric.validate();
+  return fabric;
+}
+
+Fabric infer_latencies(const Measurements& measured) {
+  Fabric fabric = infer(measured);
+  const Fabric assumed = Fabric::assumed(measured.host_of);
+  for (size_t host = 0; host < fabric.hosts.size(); ++host) {
+    fabric.hosts[host].egress = assumed.hosts[host].egress;
+    fabric.hosts[host].ingress = assumed.hosts[host].ingress;
+  }
   return fabric;
 }
 

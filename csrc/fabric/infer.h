@@ -39,6 +39,9 @@ namespace q7x2 {
 
 /// Throws Error(kInvalidArgument) where the measurements make no valid Fabric.
 Fabric infer(const Measurements& measured);
+/// The same if nothing but pings between hosts was measured: groups of near hosts and latencies.
+/// Rates are assumed.
+Fabric infer_latencies(const Measurements& measured);
 
 /// Two hosts each, at most `most`, the slowest first: in one direction at least they reached less
 /// than kSlow of what their NICs and the cables of their racks let each of them have, with all

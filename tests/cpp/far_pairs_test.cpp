@@ -250,5 +250,18 @@ TEST(FarPairs, NearHostsAllStream) {
   EXPECT_EQ(streamed_rounds(rounds, sites, pings_of(sites)), rounds);
 }
 
+// A slow start that ended too early looks steady.
+TEST(FarPairs, AFlowThatWasHeldUpIsMeasuredAgain) {
+  using Flow = Measurements::Flow;
+  const auto flow = [](double rate, double spread) { return Flow{.rate = rate, .spread = spread}; };
+  EXPECT_TRUE(are_lopsided({flow(12e6, 1), flow(12e6, 1), flow(12e6, 1), flow(0.4e6, 0.2)}));
+  EXPECT_FALSE(are_lopsided({flow(12e6, 1), flow(4e6, 1), flow(0.4e6, 0.2), flow(0.4e6, 0.2)}));
+  EXPECT_FALSE(are_lopsided({}));
+  EXPECT_TRUE(is_better(flow(12e6, 1), flow(0.4e6, 0.2)));
+  EXPECT_FALSE(is_better(flow(0.4e6, 0.2), flow(12e6, 1)));
+  EXPECT_TRUE(is_better(flow(10e6, 0.2), flow(12e6, 1)));
+  EXPECT_FALSE(is_better(flow(12e6, 1), flow(10e6, 0.2)));
+}
+
 }  // namespace
 }  // namespace q7x2

@@ -19,7 +19,6 @@ namespace {
 
 using Meeting = std::pair<int, int>;
 
-constexpr int kAllRounds = 16;
 // All streams of a probe together, in seconds, where the links are slow.
 constexpr double kStreamBudget = 1.3;
 constexpr double kLongestStream = 0.3;
@@ -46,13 +45,18 @@ class Conductor {
     }
   }
 
-  Fabric run(const std::vector<std::string>& descriptions, TimePoint start) {
-    describe_hosts(descriptions);
-    ping_inside_hosts();
-    if (hosts() > 1) measure_network();
-    if (options_.all_pairs) measure_pairs();
-    if (!options_.all_pairs) measure_suspects();
-    Fabric fabric = infer(measured_);
+  Fabric run(const FirstFindings& findings, TimePoint start) {
+    describe_hosts(findings.descriptions);
+    // Groups know their private links from the beginning, so these are not left for later.
+    const bool is_deferred = options_.may_defer && take_long(findings.latencies) &&
+                             !me_.group().membership().has_private_networks();
+    if (is_deferred) {
+      for (const Latency& each : findings.latencies) add(each);
+    } else {
+      measure(findings.latencies);
+    }
+    Fabric fabric = is_deferred ? infer_latencies(measured_) : infer(measured_);
+    fabric.made.source = is_deferred ? Fabric::kLatencies : "probe";
     fabric.bindings = bindings_;
     fabric.made.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return fabric;
@@ -61,6 +65,27 @@ class Conductor {
  private:
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
   int leader(int host) const { return ranks_of_[static_cast<size_t>(host)].front(); }
+
+  void measure(const std::vector<Latency>& latencies) {
+    for (const Latency& each : latencies) {
+      if (each.round_trip > kLongRoundTrip) add(each);
+    }
+    ping_inside_hosts();
+    if (hosts() > 1) measure_network();
+    options_.all_pairs ? measure_pairs() : measure_suspects();
+  }
+
+  void add(const Latency& each) {
+    add(Measurements::Ping{
+        .a = each.a, .b = each.b, .round_trip = each.round_trip, .spread = each.spread});
+  }
+
+  void add(const Measurements::Ping& ping) {
+    measured_.pings.push_back(ping);
+    if (ping.wire == Measurements::kShared) {
+      round_trips_[unordered(ping.a, ping.b)] = ping.round_trip;
+    }
+  }
 
   void describe_hosts(const std::vector<std::string>& texts) {
     for (size_t host = 0; host < texts.size(); ++host) {
@@ -118,8 +143,8 @@ class Conductor {
   /// The meetings that came about. What scatters is measured again: other work on the machine only
   /// makes a message slower, so the steadier figures count.
   std::vector<Meeting> ping(const std::vector<Meeting>& meetings, Wire wire = Wire::kShared) {
-    std::map<Meeting, Measurements::Ping> found;
     std::vector<Meeting> left = meetings;
+    std::map<Meeting, Measurements::Ping> found;
     for (int attempt = 0; attempt < kAttempts && !left.empty(); ++attempt) {
       const auto reports =
           meet(left, {.act = Order::Act::kPing, .wire = static_cast<int32_t>(wire)});
@@ -140,14 +165,9 @@ class Conductor {
       });
     }
     std::vector<Meeting> done;
-    for (const Meeting& meeting : meetings) {
-      const auto known = found.find(meeting);
-      if (known == found.end()) continue;
+    for (const auto& [meeting, figures] : found) {
       done.push_back(meeting);
-      measured_.pings.push_back(known->second);
-      if (wire == Wire::kShared) {
-        round_trips_[unordered(known->second.a, known->second.b)] = known->second.round_trip;
-      }
+      add(figures);
     }
     return done;
   }
@@ -163,11 +183,11 @@ class Conductor {
       const std::vector<Measurements::Flow> now = stream_once(meetings, seconds, wire);
       if (best.empty()) best = now;
       for (size_t i = 0; i < now.size(); ++i) {
-        if (now[i].spread < best[i].spread) best[i] = now[i];
+        if (is_better(now[i], best[i])) best[i] = now[i];
       }
       const bool is_steady = std::ranges::none_of(
           best, [](const Measurements::Flow& flow) { return is_doubtful(flow.spread); });
-      if (is_steady) break;
+      if (is_steady && !(has_far && are_lopsided(best))) break;
     }
     return best;
   }
@@ -301,10 +321,14 @@ class Conductor {
   }
 
   void measure_network() {
-    const auto rounds = tournament(hosts(), kAllRounds);
+    const auto rounds = probe_rounds(hosts());
     const double seconds = std::clamp(kStreamBudget / static_cast<double>(rounds.size()),
                                       kShortestStream, kLongestStream);
-    for (const auto& round : rounds) ping(leaders(round));
+    for (const auto& round : rounds) {
+      std::vector<Meeting> others = leaders(round);
+      std::erase_if(others, [&](const Meeting& meeting) { return round_trip(meeting) > 0; });
+      ping(others);
+    }
     const std::vector<int> sites = sites_of(ranks_of_.size(), measured_.pings);
     const auto streamed = streamed_rounds(rounds, sites, measured_.pings);
     for (size_t i = 0; i < rounds.size(); ++i) {
@@ -363,9 +387,8 @@ class Conductor {
 }  // namespace
 
 Fabric conduct(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
-               const std::vector<std::string>& descriptions, TimePoint start,
-               const ProbeOptions& options) {
-  return Conductor(group, bindings, options).run(descriptions, start);
+               const FirstFindings& findings, TimePoint start, const ProbeOptions& options) {
+  return Conductor(group, bindings, options).run(findings, start);
 }
 
 }  // namespace q7x2

@@ -6,16 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "executor/probe/latencies.h"
 #include "executor/probe/probe_options.h"
 #include "fabric/fabric.h"
 #include "transport/group/group.h"
 
 namespace q7x2 {
 
-/// `bindings`: by rank. `descriptions`: by host, as host_description.h has them. `start`: when the
-/// probe began.
+/// What the leaders of all hosts have found unasked.
+struct FirstFindings {
+  std::vector<std::string> descriptions;  ///< by host, as host_description.h has them
+  std::vector<Latency> latencies;
+};
+
+/// `bindings`: by rank. `start`: when the probe began. The source of what it returns is "probe", or
+/// Fabric::kLatencies if rates are deferred.
 Fabric conduct(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
-               const std::vector<std::string>& descriptions, TimePoint start,
-               const ProbeOptions& options);
+               const FirstFindings& findings, TimePoint start, const ProbeOptions& options);
 
 }  // namespace q7x2

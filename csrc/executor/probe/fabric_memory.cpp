@@ -44,6 +44,7 @@ void FabricMemory::push(const std::shared_ptr<const Fabric>& fabric) {
 }
 
 bool sufficient(const Fabric& fabric) {
+  if (fabric.awaits_rates()) return false;
   const bool several_hosts = fabric.hosts.size() > 1;
   const bool shared_hosts = fabric.host_of.size() > fabric.hosts.size();
   return (!several_hosts || fabric.network.measured) && (!shared_hosts || fabric.memory.measured);

@@ -22,6 +22,9 @@ constexpr double kBounded = 0.65;
 /// it does not count.
 constexpr double kHeldUp = 0.5;
 
+/// A flow that is slower than another one by more than this factor may have been held up.
+constexpr double kManyTimes = 4;
+
 /// Of the path of one stream. If a long message takes no longer than a short one did, the round
 /// trip was measured while the machine was busy, and nothing is known but what the stream carried.
 double path_rate(const FarStream& stream) {
@@ -84,6 +87,19 @@ std::vector<FarFlow> far_flows(const std::vector<FarStream>& streams,
     flows.push_back({.rate = rate, .window = other.is_full() ? 0 : other.window});
   }
   return flows;
+}
+
+bool are_lopsided(const std::vector<Measurements::Flow>& flows) {
+  for (size_t i = 0; i + 1 < flows.size(); i += 2) {
+    const auto [slower, faster] = std::minmax(flows[i].rate, flows[i + 1].rate);
+    if (faster > kManyTimes * slower) return true;
+  }
+  return false;
+}
+
+bool is_better(const Measurements::Flow& now, const Measurements::Flow& before) {
+  if (now.rate > kManyTimes * before.rate) return true;
+  return now.spread < before.spread && before.rate <= kManyTimes * now.rate;
 }
 
 std::vector<int> sites_of(size_t hosts, const std::vector<Measurements::Ping>& pings) {

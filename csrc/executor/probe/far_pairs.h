@@ -53,6 +53,13 @@ struct FarFlow {
 std::vector<FarFlow> far_flows(const std::vector<FarStream>& streams,
                                const std::vector<int>& sites);
 
+/// Whether two directions of a pair, one after the other in `flows`, differ so much that the slow
+/// start of one of them may have ended too early. On a connection that is warm it does not.
+bool are_lopsided(const std::vector<Measurements::Flow>& flows);
+/// Whether `now` counts and not `before`, which was measured between the same hosts: it is
+/// steadier, unless one of them was held up.
+bool is_better(const Measurements::Flow& now, const Measurements::Flow& before);
+
 /// The site of each host: hosts that are near each other. If all are far from each other, each is
 /// one of its own.
 std::vector<int> sites_of(size_t hosts, const std::vector<Measurements::Ping>& pings);

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <utility>
 
 #include "base/version.h"
 #include "executor/probe/conductor.h"
 #include "executor/probe/courier.h"
 #include "executor/probe/host_description.h"
+#include "executor/probe/latencies.h"
 #include "executor/probe/participant.h"
 #include "executor/probe/relay.h"
 #include "fabric/json.h"
@@ -17,14 +20,30 @@
 namespace q7x2 {
 namespace {
 
-/// All leaders of hosts: describes this one. The first leader gets the descriptions, by host.
-std::vector<std::string> gather_descriptions(const std::shared_ptr<Group>& group,
-                                             const Placement& placement,
-                                             const ProbeOptions& options) {
+/// All leaders of hosts: measures latencies to others, and describes this one. The first leader
+/// gets what all have found.
+FirstFindings first_findings(const std::shared_ptr<Group>& group, const Placement& placement,
+                             const ProbeOptions& options) {
   const std::vector<int> leaders = placement.leaders();
-  const auto host = static_cast<size_t>(placement.host_of[static_cast<size_t>(group->rank())]);
+  const int hosts = static_cast<int>(leaders.size());
+  const int host = placement.host_of[static_cast<size_t>(group->rank())];
+  // Each takes a round trip.
+  const int far_pings = options.may_defer ? 2 : 3;
+  std::vector<std::pair<int, int>> pairs;
+  for (const auto& round : probe_rounds(hosts))
+    pairs.insert(pairs.end(), round.begin(), round.end());
+  const std::string latencies =
+      encode_latencies(measure_latencies(group, leaders, pairs, far_pings, options.timeout));
   GroupCourier courier(group, kMaxFabricBytes, Clock::now() + options.timeout);
-  return gather(courier, leaders, static_cast<int>(host), to_json(describe_host()));
+  FirstFindings findings;
+  for (const std::string& text :
+       gather(courier, leaders, host, encode_list({to_json(describe_host()), latencies}))) {
+    const std::vector<std::string> parts = decode_list(text);
+    if (parts.size() != 2) throw Error(ErrorCode::kMismatch, "a host hands in other findings");
+    findings.descriptions.push_back(parts[0]);
+    std::ranges::copy(decode_latencies(parts[1], hosts), std::back_inserter(findings.latencies));
+  }
+  return findings;
 }
 
 /// Brings the result, and with it the end: whoever gets it waits for an order until then.
@@ -73,9 +92,8 @@ std::string kernel_release() {
 Fabric conduct_probe(const std::shared_ptr<Group>& group,
                      const std::vector<Fabric::Binding>& bindings, const ProbeOptions& options) {
   const TimePoint start = Clock::now();
-  const auto descriptions = gather_descriptions(group, placement_of(*group), options);
-  Fabric fabric = conduct(group, bindings, descriptions, start, options);
-  fabric.made.source = "probe";
+  const FirstFindings findings = first_findings(group, placement_of(*group), options);
+  Fabric fabric = conduct(group, bindings, findings, start, options);
   fabric.made.time = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
@@ -99,7 +117,7 @@ std::string follow_probe(const std::shared_ptr<Group>& group, const ProbeOptions
   const int position = position_in(order_of_ranks, group->rank());
   const std::vector<int> leaders = placement.leaders();
   if (std::ranges::find(leaders, group->rank()) != leaders.end()) {
-    gather_descriptions(group, placement, options);
+    first_findings(group, placement, options);
   }
   while (true) {
     const auto [order, from] = me.receive_value<Order>(MessageTask::kAnySource, Order::kTag);

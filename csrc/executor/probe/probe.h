@@ -4,12 +4,16 @@
 // round, so that measurements that would disturb each other do not overlap, and those that are to
 // compete do. The other ranks follow until they are told the result.
 //
-//   1. Each host's first rank, its *leader*, describes its host and measures how fast one core
-//      copies, adds and codes. It does so unasked.
+//   1. Each host's first rank, its *leader*, pings the other leaders, all at once (latencies.h).
+//      Then it describes its host and measures how fast one core copies, adds and codes. It does so
+//      unasked.
 //   2. Leaders ping a few ranks of their own host.
-//   3. A tournament of the leaders: in each round all talk in pairs, first a ping, then a stream in
-//      both directions. Up to kAllRounds hosts every two meet; of more, each meets those at
-//      distances 1, 2, 4, ... and the rounds grow with the logarithm.
+//   3. A tournament of the leaders: in each round all talk in pairs, first a ping if they are near,
+//      then a stream in both directions. Up to 16 hosts every two meet; of more, each meets those
+//      at distances 1, 2, 4, ... and the rounds grow with the logarithm.
+//
+// If hosts are far from each other, 2 and 3 take seconds. They may be left for later: the Fabric
+// then has latencies, and assumed rates (ProbeOptions::may_defer).
 //
 // What scatters is measured up to three times, and the steadiest figures count (fabric/doubt.h).
 // fabric/infer.h makes the Fabric of it.

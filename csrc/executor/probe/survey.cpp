@@ -25,6 +25,7 @@ namespace {
 
 // What rank 0 may tell instead of a Fabric, whose text begins with a brace.
 constexpr std::string_view kProbe = "probe";
+constexpr std::string_view kMayDefer = "probe, rates may be measured later";
 constexpr const char* kNotMeasured = "not measured: Q7X2_PROBE=0";
 constexpr std::string_view kFailure = "failure: ";    // kInvalidArgument
 constexpr std::string_view kMismatch = "mismatch: ";  // of the ranks
@@ -97,8 +98,8 @@ class Surveyor {
     return all_know && fits && !all.front().has_servers ? bound(*known.fabric) : "";
   }
 
-  std::string probe(const std::shared_ptr<Group>& group) {
-    const ProbeOptions options = probe_options();
+  std::string probe(const std::shared_ptr<Group>& group, ProbeOptions options) {
+    options.all_pairs = probing() == Probing::kAlwaysEveryPair;
     std::optional<Fabric> fabric;
     try {
       fabric = conduct_probe(group, bindings_, options);
@@ -151,16 +152,14 @@ class Surveyor {
         if (const auto found = usable(*known)) return bound(*found);
       }
     }
-    return std::string(kProbe);
-  }
-
-  ProbeOptions probe_options() const {
-    return {probing() == Probing::kAlwaysEveryPair, options_.timeout};
+    const bool may_defer = options_.may_defer && mode == Probing::kWhereUnknown;
+    return std::string(may_defer ? kMayDefer : kProbe);
   }
 
   Fabric from_file(const std::string& file) const {
     const Fabric known = read_fabric(file);
     auto fabric = placed(known, placement_.host_of, placement_.keys, placement_.names, true);
+    if (fabric && fabric->awaits_rates()) fabric->made.source = "file";  // what it says counts
     if (fabric) return *fabric;
     std::string names;
     for (const auto& name : placement_.names) names += (names.empty() ? "" : ", ") + name;
@@ -264,13 +263,14 @@ std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions
     decision = spread(courier, order, position, decision);
   }
   check_decision(decision);
-  if (decision != kProbe) return decision;
-  if (group->rank() != 0) return follow_probe(group, {.timeout = options.timeout});
+  if (decision != kProbe && decision != kMayDefer) return decision;
+  const ProbeOptions how{.timeout = options.timeout, .may_defer = decision == kMayDefer};
+  if (group->rank() != 0) return follow_probe(group, how);
   if (!surveyor) {
     surveyor.emplace(peer_infos, announcements_of(peer_infos), options);
     surveyor->hear();
   }
-  return surveyor->probe(group);
+  return surveyor->probe(group, how);
 }
 
 /// Collectives go over the links that the Fabric has and that are there, and between far hosts over
@@ -296,20 +296,19 @@ void take_links(Group& group, const Fabric& fabric) {
 
 }  // namespace
 
+KnownFabric::KnownFabric(Fabric known) : fabric(std::move(known)) {
+  Digest all;
+  all.add(to_json(*fabric));
+  digest = std::to_string(all.value());
+}
+
 KnownFabric recall(const std::vector<PeerInfo>& members) {
   if (!environment("Q7X2_FABRIC").empty()) return {};  // rank 0 reads it
   const Placement placement = placement_of(members);
-  KnownFabric known;
-  known.fabric = FabricMemory::instance().find(
-      [&](const Fabric& fabric) { return usable_part(fabric, placement); });
-  if (!known.fabric && probing() == Probing::kNever) {
-    known.fabric = default_fabric(placement, kNotMeasured);
-  }
-  if (!known.fabric) return {};
-  Digest digest;
-  digest.add(to_json(*known.fabric));
-  known.digest = std::to_string(digest.value());
-  return known;
+  auto fabric = FabricMemory::instance().find(
+      [&](const Fabric& known) { return usable_part(known, placement); });
+  if (!fabric && probing() == Probing::kNever) fabric = default_fabric(placement, kNotMeasured);
+  return fabric ? KnownFabric(std::move(*fabric)) : KnownFabric();
 }
 
 std::string announcement_of_process(const KnownFabric& known, bool has_servers) {
@@ -323,6 +322,10 @@ std::string decide_fabric(const std::vector<PeerInfo>& peer_infos, const SurveyO
 std::string agreed_fabric(const std::vector<PeerInfo>& peer_infos, const KnownFabric& known,
                           const SurveyOptions& options) {
   return Surveyor(peer_infos, announcements_of(peer_infos), options).agree(known);
+}
+
+std::string probe_decision() {
+  return std::string(kProbe);
 }
 
 std::shared_ptr<const Fabric> survey(const std::shared_ptr<Group>& group,

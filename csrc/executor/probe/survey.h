@@ -10,7 +10,8 @@
 //   2. what this process has found for an earlier group on these hosts
 //   3. defaults, where Q7X2_PROBE=0, and for groups of one rank
 //   4. the catalogue, unless Q7X2_PROBE=force (or pairs)
-//   5. a probe, whose result goes into the catalogue
+//   5. a probe, whose result goes into the catalogue. Between far hosts it may measure latencies
+//      alone; a probe in the background finds the rates
 #pragma once
 
 #include <chrono>
@@ -34,6 +35,9 @@ struct SurveyOptions {
   /// hosts are known. The Fabric has these servers, with the rates that the file says; others are
   /// assumed_server.
   std::function<std::vector<std::string>()> servers = [] { return std::vector<std::string>(); };
+  /// On rank 0: a probe between far hosts measures latencies alone, and the Fabric `awaits_rates`
+  /// (executor/probe/background_probe.h).
+  bool may_defer = false;
   std::string build = build_id();             ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
 };
@@ -42,6 +46,9 @@ struct SurveyOptions {
 struct KnownFabric {
   std::optional<Fabric> fabric;
   std::string digest;  ///< empty: it knows too little
+
+  KnownFabric() = default;
+  explicit KnownFabric(Fabric known);
 };
 KnownFabric recall(const std::vector<PeerInfo>& members);
 
@@ -54,6 +61,9 @@ std::string agreed_fabric(const std::vector<PeerInfo>& peer_infos, const KnownFa
 /// Rank 0, before there is a group: what it decides for the ranks with these peer infos, for
 /// `survey`. `options.servers` is not called: there must be none.
 std::string decide_fabric(const std::vector<PeerInfo>& peer_infos, const SurveyOptions& options);
+
+/// The decision that the ranks measure all there is.
+std::string probe_decision();
 
 /// All ranks of a new group call it, with what rank 0 has decided; empty: it decides now. Throws on
 /// all ranks what went wrong on rank 0, Error(kMismatch) on all ranks where one has another build,

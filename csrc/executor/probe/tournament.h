@@ -8,5 +8,10 @@ namespace q7x2 {
 
 /// Rounds in which hosts meet in pairs; every two once if there are at most `all`.
 std::vector<std::vector<std::pair<int, int>>> tournament(int hosts, int all);
+/// Those of a probe, the same on all ranks.
+inline std::vector<std::vector<std::pair<int, int>>> probe_rounds(int hosts) {
+  constexpr int kAll = 16;
+  return tournament(hosts, kAll);
+}
 
 }  // namespace q7x2
