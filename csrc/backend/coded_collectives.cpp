@@ -75,11 +75,12 @@ std::shared_ptr<const Codec> cheapest_codec(GroupCalls& group, CollectiveCall ca
   call.algorithms = algorithms_of_thread();  // the same as the call will have
   call.coding.codec = nullptr;
   std::shared_ptr<const Codec> best;
-  double least = group.planner().choose(shape_of(call)).seconds;
+  const std::shared_ptr<Planner> planner = group.planner_of(call);
+  double least = planner->choose(shape_of(call)).seconds;
   for (const char* name : kCandidates) {
     call.coding.codec = group.codecs().get(name);
     if (call.coding.codec->normal_error() > max_error) continue;
-    const double seconds = group.planner().choose(shape_of(call)).seconds;
+    const double seconds = planner->choose(shape_of(call)).seconds;
     if (seconds < least) {
       least = seconds;
       best = call.coding.codec;

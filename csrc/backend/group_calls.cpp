@@ -58,13 +58,21 @@ void GroupCalls::count_anew() {
 
 // ------------------------------------------------------------------------------------- collectives
 
+std::shared_ptr<Planner> GroupCalls::planner_of(const CollectiveCall& call) const {
+  if (parts_.rates) parts_.rates->before(call);
+  return parts_.plans->planner();
+}
+
 c10::intrusive_ptr<c10d::Work> GroupCalls::launch(CallBuilder&& builder) {
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(builder.calls.size());
   c10::intrusive_ptr<WorkQ7x2> work;
   HostBuffers& buffers = *builder.buffers;
   try {
-    for (TensorCall& each : builder.calls) each.call.algorithms = algorithms_of_thread();
+    for (TensorCall& each : builder.calls) {
+      each.call.algorithms = algorithms_of_thread();
+      if (parts_.rates) parts_.rates->before(each.call);
+    }
     const MakeResidence residence =
         choose_residence(builder.calls, *parts_.group, *parts_.plans, lanes_);
     if (residence) buffers.stay_on_device();

@@ -18,6 +18,7 @@
 #include "backend/coalescing.h"
 #include "backend/codec_cache.h"
 #include "backend/completion_hook.h"
+#include "backend/deferred_rates.h"
 #include "backend/device_stream.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
@@ -39,8 +40,8 @@ class GroupCalls {
     const int& size;
     const std::shared_ptr<Runtime>& runtime;
     const std::shared_ptr<Group>& group;
-    const std::shared_ptr<Planner>& planner;
     const std::shared_ptr<PlanCache>& plans;
+    const std::shared_ptr<DeferredRates>& rates;  ///< null: the group has its rates
     const std::shared_ptr<ServerGroup>& servers;  ///< null: the group has no servers
   };
 
@@ -53,7 +54,8 @@ class GroupCalls {
   int size() const { return parts_.size; }
   Runtime& runtime() const { return *parts_.runtime; }
   const std::shared_ptr<Group>& group() const { return parts_.group; }
-  Planner& planner() const { return *parts_.planner; }
+  /// By which `call` is planned. A choice of its own says the same on all ranks.
+  std::shared_ptr<Planner> planner_of(const CollectiveCall& call) const;
   const std::shared_ptr<ServerGroup>& servers() const { return parts_.servers; }
   CodecCache& codecs() { return codecs_; }
   const BusTraffic& bus_traffic() const { return *lanes_.traffic(); }

@@ -58,6 +58,15 @@ void warn_of_transports(Runtime& runtime) {
   }
 }
 
+/// What this process knows of the members. Ranks may learn rates at different times. So while the
+/// latencies are there they count, and `probe` finds the rates.
+KnownFabric known_of(const std::vector<PeerInfo>& members,
+                     std::shared_ptr<BackgroundProbe>& probe) {
+  const Placement placement = placement_of(members);
+  probe = BackgroundProbe::of(placement);
+  return probe ? KnownFabric(*probe->part(placement)) : recall(members);
+}
+
 }  // namespace
 
 void ProcessGroupQ7x2::meet_all() {
@@ -97,8 +106,10 @@ void ProcessGroupQ7x2::meet_all() {
 
 void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
                                    const std::vector<PeerInfo>& members) {
-  const SurveyOptions options = survey_options(options_->timeout);
-  const KnownFabric known = members.empty() ? KnownFabric() : recall(members);
+  SurveyOptions options = survey_options(options_->timeout);
+  options.may_defer = true;
+  std::shared_ptr<BackgroundProbe> probe;
+  const KnownFabric known = members.empty() ? KnownFabric() : known_of(members, probe);
   ServerMeeting servers;
   const auto invite = [&] {
     servers = invited_servers(root);
@@ -111,10 +122,12 @@ void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
     return awaits_servers(root) ? "" : decide_fabric(all, options);
   };
   terms.learn = [&](std::string decided) { decision = std::move(decided); };
+  bool is_known = false;
   std::shared_ptr<const Fabric> surveyed;
   meet(bootstrap, terms, [&](const std::shared_ptr<Group>& group) {
     if (decision.empty() && !members.empty()) {
       decision = agreed_fabric(group->membership().peer_infos(), known, options);
+      is_known = !decision.empty();
     }
     surveyed = decision.empty() ? measured(group, invite) : survey(group, options, decision);
     return surveyed;
@@ -124,6 +137,9 @@ void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
   if (options_->in_job) {
     runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
   }
+  if (!surveyed->awaits_rates()) return;
+  if (!is_known) probe = BackgroundProbe::begin(*group_, surveyed, options);
+  rates_ = std::make_shared<DeferredRates>(std::move(probe), surveyed, plans_, group_);
 }
 
 void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn) {
@@ -140,10 +156,10 @@ void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnF
   terms.eager = options_->eager_connect;
   terms.device_path = device_path_of_options();
   group_ = make_group(*runtime_, rank_, size_, options_->name(), bootstrap, terms);
-  planner_ = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
-                                       algorithms_of_group(), std::move(own_plans));
-  plans_ =
-      std::make_shared<PlanCache>(planner_, rank_, size_, environment_of_plans(), refine, pause);
+  auto planner = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
+                                           algorithms_of_group(), std::move(own_plans));
+  plans_ = std::make_shared<PlanCache>(std::move(planner), rank_, size_, environment_of_plans(),
+                                       refine, pause);
   runtime_->record(*group_, options_->global_ranks_in_group);
 }
 

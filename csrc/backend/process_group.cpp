@@ -43,7 +43,9 @@ ProcessGroupQ7x2::~ProcessGroupQ7x2() {
     // The copy of the store is leaked. If the parent serves the store, destroying the copy in the
     // child joins a thread that the child does not have, and aborts.
     static_cast<void>(new c10::intrusive_ptr<c10d::Store>(store_));
+    static_cast<void>(new std::shared_ptr<DeferredRates>(rates_));  // has a thread of the parent
   } else if (group_) {
+    rates_.reset();
     leave();
   }
 }
@@ -56,7 +58,8 @@ void ProcessGroupQ7x2::leave() {
 
 std::string ProcessGroupQ7x2::fabric_json() const {
   enter();
-  Fabric fabric = *plans_->fabric();
+  const std::shared_ptr<const Fabric> known = plans_->fabric();
+  Fabric fabric = known->awaits_rates() && rates_ ? *rates_->fabric() : *known;
   if (servers_ && !servers_->is_broken()) fabric.servers = servers_->fabric()->servers;
   return to_json(fabric);
 }
@@ -65,8 +68,8 @@ void ProcessGroupQ7x2::set_fabric(const std::string& json) {
   enter();
   Fabric fabric = fabric_from_json(json);
   if (servers_) servers_->set_fabric(std::make_shared<const Fabric>(fabric));
-  planner_->set_fabric(without_servers(std::move(fabric)));
-  plans_->clear();
+  if (rates_) rates_->drop();
+  plans_->set_fabric(without_servers(std::move(fabric)));
 }
 
 void ProcessGroupQ7x2::setTimeout(std::chrono::milliseconds timeout) {

@@ -70,7 +70,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   const c10::intrusive_ptr<Options>& options() const { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  Planner& planner() { return *planner_; }
+  /// The Fabric of the group as far as it is known, without a wait for rates.
+  std::shared_ptr<const Fabric> fabric() const { return plans_->fabric(); }
   /// The transports of the connection to `rank`, for example {"posix", "sysv"}; empty before first
   /// use.
   std::vector<std::string> transports(int rank);
@@ -82,7 +83,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   const std::shared_ptr<ServerGroup>& servers() const { return servers_; }
   /// The choices so far, with their history.
   std::vector<PlanCache::Record> plan_records() const;
-  /// The Fabric of the group as JSON; see fabric/json.h. Equal on all ranks.
+  /// The Fabric of the group as JSON; see fabric/json.h. Equal on all ranks. Waits for rates that
+  /// are measured in the background.
   std::string fabric_json() const;
   /// Replaces the Fabric by another one of the same ranks. Collectives that have begun keep their
   /// Plans. All ranks must call it between the same two collectives. Throws
@@ -253,10 +255,10 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   std::shared_ptr<Runtime> runtime_;
   mutable std::shared_ptr<Runtime> reachable_;  // the runtime that the last handle leads to
   std::shared_ptr<Group> group_;
-  std::shared_ptr<Planner> planner_;
   std::shared_ptr<PlanCache> plans_;
+  std::shared_ptr<DeferredRates> rates_;  // null: the group has its rates
   std::shared_ptr<ServerGroup> servers_;  // null: there are no servers
-  GroupCalls calls_{{rank_, size_, runtime_, group_, planner_, plans_, servers_}, options_};
+  GroupCalls calls_{{rank_, size_, runtime_, group_, plans_, rates_, servers_}, options_};
   std::atomic<uint32_t> shrinks_{0};        // number of attempts
   std::atomic<bool> has_successor_{false};  // whether a successor continues to use the store
   std::shared_ptr<CompletionHook> hook_;    // null: no hook is registered

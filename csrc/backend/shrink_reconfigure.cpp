@@ -136,7 +136,10 @@ std::shared_ptr<const Fabric> ProcessGroupQ7x2::fabric_of(
     }
     ranks.push_back(found->second);
   }
-  return std::make_shared<const Fabric>(planner_->fabric()->subset(ranks));
+  std::shared_ptr<const Fabric> fabric = plans_->planner()->fabric();
+  if (fabric->awaits_rates()) fabric = rates_ ? rates_->known() : nullptr;
+  if (fabric == nullptr) return nullptr;
+  return std::make_shared<const Fabric>(fabric->subset(ranks));
 }
 
 void ProcessGroupQ7x2::await_calls(milliseconds timeout) const {
@@ -306,8 +309,8 @@ std::pair<int, int> ProcessGroupQ7x2::take_members(std::string uuid,
   // The successor takes the old group, and leaves it in good order when it is destroyed.
   std::swap(runtime_, successor->runtime_);
   std::swap(group_, successor->group_);
-  std::swap(planner_, successor->planner_);
   std::swap(plans_, successor->plans_);
+  std::swap(rates_, successor->rates_);
   std::swap(servers_, successor->servers_);
   calls_.count_anew();
   shrinks_ = 0;

@@ -308,6 +308,7 @@ Attributes:
     const bool others_run = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release no_gil;
     finish_failure_lingers(Runtime::check_interrupt);
+    BackgroundProbe::stop_all();
     Runtime::shutdown_instance(others_run);
   }));
 }

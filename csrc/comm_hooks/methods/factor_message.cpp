@@ -19,7 +19,8 @@ bool stays_on_host(c10d::ProcessGroup& group, const at::Tensor& tensor) {
   const auto backend = group.getBackend(tensor.device().type());
   auto* const ours = dynamic_cast<ProcessGroupQ7x2*>(backend.get());
   if (ours == nullptr || !tensor.is_cpu()) return false;
-  const std::vector<int>& hosts = ours->planner().fabric()->host_of;
+  const std::shared_ptr<const Fabric> fabric = ours->fabric();
+  const std::vector<int>& hosts = fabric->host_of;
   return std::ranges::all_of(hosts, [&](int host) { return host == hosts[0]; });
 }
 
