@@ -236,9 +236,18 @@ class Conductor {
     return flows;
   }
 
-  Order stream_order(const Meeting& meeting, double seconds, Wire wire, bool is_far) const {
+  /// For Order::wire: what the messages of the group's collectives will use.
+  int32_t carrier(const Meeting& meeting, Wire wire) {
+    const Membership& members = me_.group().membership();
+    const bool streams =
+        wire == Wire::kShared && may_stream(members.peer_info(meeting.first),
+                                            members.peer_info(meeting.second), round_trip(meeting));
+    return static_cast<int32_t>(streams ? Wire::kStream : wire);
+  }
+
+  Order stream_order(const Meeting& meeting, double seconds, Wire wire, bool is_far) {
     return {.act = Order::Act::kStream,
-            .wire = static_cast<int32_t>(wire),
+            .wire = carrier(meeting, wire),
             .seconds = seconds,
             .round_trip = is_far ? round_trip(meeting) : 0};
   }
@@ -265,7 +274,8 @@ class Conductor {
       const auto flow = flow_of(meeting.first, meeting.second, streams, Wire::kShared);
       const double round_trip = this->round_trip(meeting);
       const uint64_t bytes = train_bytes(flow.rate, round_trip);
-      orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .bytes = bytes});
+      const int32_t wire = carrier(meeting, Wire::kShared);
+      orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .wire = wire, .bytes = bytes});
       measured.push_back({.from = flow.from,
                           .to = flow.to,
                           .warm = flow.rate,
@@ -280,34 +290,13 @@ class Conductor {
   }
 
   bool crosses_numa(int a, int b) const {
-    const int node_a = bindings_[static_cast<size_t>(a)].numa_node;
-    const int node_b = bindings_[static_cast<size_t>(b)].numa_node;
-    return host_of(a) == host_of(b) && node_a >= 0 && node_b >= 0 && node_a != node_b;
-  }
-
-  /// The ranks of a host that its leader pings: the next and the last, near and far in most
-  /// placements, and one in the leader's NUMA node and one in another.
-  std::vector<int> ping_partners(const std::vector<int>& ranks) const {
-    std::vector<int> partners;
-    const auto add = [&partners](int rank) {
-      if (std::ranges::find(partners, rank) == partners.end()) partners.push_back(rank);
-    };
-    if (ranks.size() < 2) return partners;
-    add(ranks[1]);
-    add(ranks.back());
-    for (const bool crosses : {false, true}) {
-      const auto found = std::find_if(ranks.begin() + 1, ranks.end(), [&](int rank) {
-        return crosses_numa(ranks[0], rank) == crosses;
-      });
-      if (found != ranks.end()) add(*found);
-    }
-    return partners;
+    return host_of(a) == host_of(b) && crosses(bindings_, a, b);
   }
 
   void ping_inside_hosts() {
     std::vector<std::vector<Meeting>> rounds;
     for (const std::vector<int>& ranks : ranks_of_) {
-      const std::vector<int> partners = ping_partners(ranks);
+      const std::vector<int> partners = ping_partners(ranks, bindings_);
       rounds.resize(std::max(rounds.size(), partners.size()));
       for (size_t i = 0; i < partners.size(); ++i) rounds[i].emplace_back(ranks[0], partners[i]);
     }

@@ -109,7 +109,7 @@ class Participant {
 
   /// False where a private link turned out not to work: then there is none.
   bool run_over(Wire wire, const std::shared_ptr<Task>& task) {
-    if (wire == Wire::kShared) {
+    if (wire != Wire::kPrivate) {
       run(task);
       return true;
     }

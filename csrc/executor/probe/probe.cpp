@@ -69,6 +69,12 @@ int position_in(const std::vector<int>& order, int rank) {
 
 Wire wire_of(const Order& order, const Group& group) {
   if (order.wire == static_cast<int32_t>(Wire::kShared)) return Wire::kShared;
+  if (order.wire == static_cast<int32_t>(Wire::kStream) && order.peer >= 0 &&
+      order.peer < group.world_size() &&
+      group.membership().peer_info(order.peer).stream_port != 0 &&
+      group.membership().peer_info(group.rank()).stream_port != 0) {
+    return Wire::kStream;
+  }
   if (order.wire != static_cast<int32_t>(Wire::kPrivate) ||
       !group.membership().private_network(group.rank(), order.peer)) {
     throw Error(ErrorCode::kMismatch, "the probe wants a talk over a link that is not there", 0);

@@ -31,4 +31,28 @@ std::vector<std::vector<std::pair<int, int>>> tournament(int hosts, int all) {
   return rounds;
 }
 
+bool crosses(const std::vector<Fabric::Binding>& bindings, int a, int b) {
+  const int node_a = bindings[static_cast<size_t>(a)].numa_node;
+  const int node_b = bindings[static_cast<size_t>(b)].numa_node;
+  return node_a >= 0 && node_b >= 0 && node_a != node_b;
+}
+
+std::vector<int> ping_partners(const std::vector<int>& ranks,
+                               const std::vector<Fabric::Binding>& bindings) {
+  std::vector<int> partners;
+  const auto add = [&partners](int rank) {
+    if (std::ranges::find(partners, rank) == partners.end()) partners.push_back(rank);
+  };
+  if (ranks.size() < 2) return partners;
+  add(ranks[1]);
+  add(ranks.back());
+  for (const bool is_other : {false, true}) {
+    const auto found = std::find_if(ranks.begin() + 1, ranks.end(), [&](int rank) {
+      return crosses(bindings, ranks[0], rank) == is_other;
+    });
+    if (found != ranks.end()) add(*found);
+  }
+  return partners;
+}
+
 }  // namespace q7x2

@@ -75,18 +75,19 @@ void GroupLinks::use_private_link(Locked&, int rank) {
   wires_[static_cast<size_t>(rank)] = Wire::kPrivate;
 }
 
+bool may_stream(const PeerInfo& one, const PeerInfo& other, double round_trip) {
+  const auto [less, more] = std::minmax(one.streams, other.streams);
+  return one.host_key != other.host_key && one.stream_port != 0 && other.stream_port != 0 &&
+         less != StreamChoice::kNever && (more == StreamChoice::kAlways || round_trip >= kFar);
+}
+
 // Memory of devices goes through UCX.
 void GroupLinks::use_streams(Locked&, int rank, double round_trip) {
-  const PeerInfo& own = members_.peer_info(members_.rank());
-  const PeerInfo& other = members_.peer_info(rank);
-  const auto [less, more] = std::minmax(own.streams, other.streams);
   Wire& wire = wires_[static_cast<size_t>(rank)];
-  if (wire != Wire::kShared || members_.same_host(rank) || device_path_.is_direct ||
-      own.stream_port == 0 || other.stream_port == 0 || less == StreamChoice::kNever ||
-      (more == StreamChoice::kFar && round_trip < kFar)) {
-    return;
+  if (wire == Wire::kShared && !device_path_.is_direct &&
+      may_stream(members_.peer_info(members_.rank()), members_.peer_info(rank), round_trip)) {
+    wire = Wire::kStream;
   }
-  wire = Wire::kStream;
 }
 
 // ------------------------------------------------------------------------------ control messages

@@ -36,10 +36,9 @@ class GroupLinks {
   /// From now on collectives send to and receive from `rank` over its private link. To be called by
   /// both ranks, before the first collective. Throws Error(kInternal) if there is no such link.
   void use_private_link(Locked& locked, int rank);
-  /// From now on collectives send to and receive from `rank` over many connections, if both ranks
-  /// can, no private link is used, and the round trip takes long or one of the two wants it for all
-  /// hosts (`PeerInfo::streams`). To be called by both ranks with the same `round_trip` in seconds,
-  /// before the first collective.
+  /// From now on collectives send to and receive from `rank` over many connections, if they may
+  /// (`may_stream`) and no private link is used. To be called by both ranks with the same
+  /// `round_trip` in seconds, before the first collective.
   void use_streams(Locked& locked, int rank, double round_trip);
   /// The link that collectives use to `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
@@ -74,6 +73,11 @@ class GroupLinks {
   const DevicePathOfGroup device_path_;
   std::vector<Wire> wires_;  // by rank
 };
+
+/// Whether messages between two processes of different hosts may go over many connections:
+/// whether both can, and the round trip takes long or one of the two wants it for all hosts.
+/// `round_trip`: seconds.
+bool may_stream(const PeerInfo& one, const PeerInfo& other, double round_trip);
 
 /// Writes to the log which transports UCX uses to reach `rank`.
 void log_transports(const Membership& members, int rank,
