@@ -45,8 +45,12 @@ PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
       monitor_(self.process, secret.key_to(self), addresses),
       admission_(reactor, monitor_),
       paths_(silence_limit()),
-      streams_(reactor, secret, self, addresses,
-               [this](uint64_t process) { return find(reactor_.lock().held(), process); }) {}
+      streams_(
+          reactor, secret, self, addresses,
+          [this](uint64_t process) { return find(reactor_.lock().held(), process); },
+          [this](Peer& peer, const std::string& why) {
+            suspect(reactor_.lock().held(), peer, why);
+          }) {}
 
 Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
                       uint32_t incarnation) {

@@ -6,7 +6,7 @@ namespace q7x2 {
 
 StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
                          const std::vector<IpAddress>& addresses,
-                         std::function<Peer*(uint64_t)> find)
+                         std::function<Peer*(uint64_t)> find, const OnFailure& on_failure)
     : reactor_(reactor), own_(self.process), find_(std::move(find)) {
   if (stream_choice() == StreamChoice::kNever) return;
   StreamLane& lane = reactor_.open_streams(StreamOptions::of_environment(), self, secret);
@@ -16,6 +16,10 @@ StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identi
     Peer* const peer = find_(process);
     if (peer == nullptr || peer->incarnation != epoch || !peer->life.is_alive()) return;
     open(*peer, /*begins=*/false);
+  });
+  lane.on_failure([this, on_failure](const StreamPath& path) {
+    Peer* const peer = find_(path.target().identity.process);
+    if (peer != nullptr && peer->stream == &path) on_failure(*peer, path.failure());
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "transport/peer/peer.h"
@@ -16,11 +17,15 @@ namespace q7x2 {
 
 class StreamPaths {
  public:
+  using OnFailure = std::function<void(Peer& peer, const std::string& why)>;
+
   /// Makes the reactor's lane, which listens at `addresses`, unless Q7X2_STREAMS says never.
   /// `self`: this process. `find`: the newest incarnation of a process; null: it is not known.
+  /// `on_failure`: the path to a peer has failed; it may not be closed from inside of this.
   /// Throws Error(kTransport), and Error(kInvalidArgument) for what the environment says.
   StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
-              const std::vector<IpAddress>& addresses, std::function<Peer*(uint64_t)> find);
+              const std::vector<IpAddress>& addresses, std::function<Peer*(uint64_t)> find,
+              const OnFailure& on_failure);
   StreamPaths(const StreamPaths&) = delete;
   StreamPaths& operator=(const StreamPaths&) = delete;
 

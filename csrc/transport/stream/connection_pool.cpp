@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <span>
 #include <utility>
 
@@ -9,8 +10,6 @@ namespace q7x2 {
 namespace {
 
 constexpr std::chrono::seconds kCallPatience{3};
-// A process that was just told of this path may take a while to listen.
-constexpr std::chrono::seconds kFirstPatience{10};
 constexpr std::chrono::milliseconds kFirstPause{10};
 constexpr int kMostDoublings = 6;
 constexpr size_t kMostCalls = 16;  // at once
@@ -148,8 +147,9 @@ void ConnectionPool::look_at_calls(StreamTime now) {
       continue;
     }
     if (state == StreamCall::State::kRefused) ++refusals_;
+    const bool is_heard = attempt.is_heard();
     each = calls_.erase(each);
-    fail(now);
+    if (!is_heard) fail(now);
   }
 }
 
@@ -190,6 +190,9 @@ void ConnectionPool::listen_for_life(StreamTime now) {
   for (const auto& each : connections_) {
     heard_ = std::max(heard_, now - each->tcp(now, options_.silence / 16).since_heard);
   }
+  if (std::ranges::any_of(calls_, [](const Call& each) { return each.attempt.is_heard(); })) {
+    heard_ = std::max(heard_, now);
+  }
   for (const auto& each : connections_) {
     const int silences = each->count_silence(now, options_.silence / kLooks);
     if (silences > kLooks / 2 && now - heard_ < options_.silence / 4) {
@@ -209,12 +212,30 @@ StreamTime ConnectionPool::due(bool is_busy, StreamTime now) const {
 std::string ConnectionPool::death(StreamTime now) const {
   const auto enough = kRefusalsOfTheDead * static_cast<int>(num_addresses());
   if (made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
-    return "its host says that nobody listens any more";
+    return ports() + " is refused: nobody listens there any more";
   }
-  const auto patience =
-      made_ == 0 ? std::max<StreamDuration>(options_.silence, kFirstPatience) : options_.silence;
-  if (now - heard_ <= patience) return "";
-  return connections_.empty() ? "no connection to it can be made" : "it does not answer";
+  if (now - heard_ <= options_.silence) return "";
+  if (made_ == 0) {
+    return "no stream connection to it can be made: " + ports() +
+           (refusals_ > 0 ? " is refused" : " is not answered") +
+           " (by a firewall?). Open the port, or set Q7X2_STREAMS=0";
+  }
+  char limit[64];
+  std::snprintf(limit, sizeof(limit), " for %.1f s (Q7X2_SILENCE)",
+                std::chrono::duration<double>(options_.silence).count());
+  return (connections_.empty() ? "its stream connections broke, and no other could be made"
+                               : "nothing has come over its stream connections") +
+         std::string(limit);
+}
+
+/// Where the other process is called, for people.
+std::string ConnectionPool::ports() const {
+  std::string text = "TCP to ";
+  for (const IpEndpoint& each : target_.addresses) {
+    if (&each != &target_.addresses.front()) text += " and ";
+    text += each.text();
+  }
+  return text;
 }
 
 }  // namespace q7x2

@@ -6,7 +6,8 @@
 //   silent for long  another call is made now and then, because TCP tries ever more rarely to get
 //                    through on the connections that there are
 //
-// Signs of life are bytes, and what the other kernel acknowledges.
+// Signs of life are bytes, and what the other kernel acknowledges, also of a call that its process,
+// because it is stopped or slow, does not answer.
 #pragma once
 
 #include <cstddef>
@@ -88,6 +89,7 @@ class ConnectionPool {
   void call(const IpEndpoint& target);
   void call_more(int wanted, StreamTime now);
   void listen_for_life(StreamTime now);
+  std::string ports() const;
   size_t num_addresses() const { return address_ ? 1 : target_.addresses.size(); }
 
   struct Call {

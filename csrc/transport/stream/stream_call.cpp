@@ -27,6 +27,13 @@ std::unique_ptr<ByteStream> StreamCall::take_stream() {
   return std::move(stream_);
 }
 
+bool StreamCall::is_heard() const {
+  const bool has_spoken = num_sent_ == sent_.size() || (stream_ && stream_->is_shaking_hands());
+  if (state_ != State::kGreeting || !has_spoken) return false;
+  const TcpState tcp = TcpState::of(stream_->fd());
+  return tcp.in_flight == 0 && tcp.unsent == 0;
+}
+
 void StreamCall::on_ready(uint32_t) {
   const State before = state_;
   if (state_ == State::kConnecting) {

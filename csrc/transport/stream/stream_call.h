@@ -33,6 +33,9 @@ class StreamCall final : public EventHandler {
   State state() const { return state_; }
   const IpEndpoint& target() const { return target_; }
   const StreamHello& hello() const { return hello_; }
+  /// Whether the other kernel has all that was said so far, and nothing is missing but the answer
+  /// of the process, which may be stopped or slow.
+  bool is_heard() const;
   /// What the other process says. Once it is made.
   const StreamHello& answer() const { return answer_; }
   std::unique_ptr<ByteStream> take_stream();

@@ -113,8 +113,13 @@ bool StreamLane::progress() {
 }
 
 void StreamLane::visit(StreamPath& path, StreamTime now) {
+  const bool was_closed = path.is_closed();
   path.progress(now);
-  if (!path.is_closed()) due_ = std::min(due_, path.due(now));
+  if (!path.is_closed()) {
+    due_ = std::min(due_, path.due(now));
+  } else if (!was_closed && on_failure_) {
+    on_failure_(path);
+  }
 }
 
 }  // namespace q7x2

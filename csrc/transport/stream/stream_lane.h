@@ -47,6 +47,9 @@ class StreamLane {
   void on_call(std::function<void(uint64_t process, uint64_t epoch)> open) {
     on_call_ = std::move(open);
   }
+  /// `on_failure`: a path has failed, for `StreamPath::failure`. It may not close the path. Sends
+  /// that were copied, and receives that any path may serve, are not told otherwise.
+  void on_failure(std::function<void(const StreamPath&)> tell) { on_failure_ = std::move(tell); }
   /// Messages that nobody has asked for are dropped if `is_wanted` says no to their tag.
   void on_unexpected(std::function<bool(uint64_t tag)> is_wanted) {
     matcher_.on_unexpected(std::move(is_wanted));
@@ -106,6 +109,7 @@ class StreamLane {
   std::vector<StreamPath*> dirty_;
   std::optional<StreamListener> listener_;
   StreamTime due_ = StreamTime::max();
+  std::function<void(const StreamPath&)> on_failure_;
 };
 
 }  // namespace q7x2
