@@ -85,7 +85,8 @@ bool may_stream(const PeerInfo& one, const PeerInfo& other, double round_trip) {
 void GroupLinks::use_streams(Locked&, int rank, double round_trip) {
   Wire& wire = wires_[static_cast<size_t>(rank)];
   if (wire == Wire::kShared && !device_path_.is_direct &&
-      may_stream(members_.peer_info(members_.rank()), members_.peer_info(rank), round_trip)) {
+      may_stream(members_.peer_info(members_.rank()), members_.peer_info(rank), round_trip) &&
+      !members_.peer(rank).same_host) {
     wire = Wire::kStream;
   }
 }

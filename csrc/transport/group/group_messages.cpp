@@ -28,6 +28,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   }
   Reactor& reactor = locked.reactor();
   Peer& peer = members_.peer(destination);
+  wire = usable(wire, peer);
   const bool is_reached = links_.connect(locked, destination) && connect(locked, peer, wire);
   // Everything that may throw comes first: a request that is never posted would never complete.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
@@ -65,6 +66,7 @@ bool GroupMessages::connect(Locked& locked, Peer& peer, Wire wire) {
 void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
                             uint64_t mask, void* data, size_t length, Wire wire, MemoryKind kind) {
   Reactor& reactor = locked.reactor();
+  if (source >= 0) wire = usable(wire, members_.peer(source));
   const bool is_gone = source >= 0 && departure_.has_left(source);
   // Connects in this direction too, so that a death of the source is noticed. If the source cannot
   // be reached any more, what it had sent before is still received.

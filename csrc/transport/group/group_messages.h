@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/peer/peer.h"
 #include "transport/shm/shm_matcher.h"
 #include "transport/task/task.h"
 
@@ -137,6 +138,11 @@ class GroupMessages {
 
  private:
   static bool connect(Locked& locked, Peer& peer, Wire wire);
+  /// Processes that have met as ranks of one host have no path of many connections, also if they
+  /// say now that their hosts are different.
+  static Wire usable(Wire wire, const Peer& peer) {
+    return wire == Wire::kStream && peer.same_host ? Wire::kShared : wire;
+  }
 
   const int slot_;
   const Membership& members_;

@@ -11,7 +11,6 @@ StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identi
   if (stream_choice() == StreamChoice::kNever) return;
   StreamLane& lane = reactor_.open_streams(StreamOptions::of_environment(), self, secret);
   lane.listen(addresses);
-  lane.admit_hosts(reactor_.admitted());
   lane.on_call([this](uint64_t process, uint64_t epoch) {
     Peer* const peer = find_(process);
     if (peer == nullptr || peer->incarnation != epoch || !peer->life.is_alive()) return;

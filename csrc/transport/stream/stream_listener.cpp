@@ -2,9 +2,11 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -51,30 +53,41 @@ StreamListener::StreamListener(EventLoop& loop, uint64_t process, const MessageK
               std::string("no port for stream connections: ") + std::strerror(errno));
 }
 
-/// At the port `port_`, or at one that the kernel chooses if it is 0. False: errno says why.
+/// At the port `port_`, or at one that the kernel chooses if it is 0. False: errno says why. If two
+/// processes bind the same port, they find out when they listen at the loopback.
 bool StreamListener::bind(const std::vector<IpAddress>& addresses) {
   sockets_.clear();
   const bool is_given = port_ != 0;
-  for (const IpAddress& each : addresses) {
+  std::vector<IpAddress> all{kLoopback};
+  std::ranges::copy_if(addresses, std::back_inserter(all),
+                       [](const IpAddress& each) { return each != kLoopback; });
+  for (const IpAddress& each : all) {
     Socket& one = sockets_.emplace_back();
     one.socket = PrivateSocket::open(each.family());
     if (!one.socket.is_valid()) return false;
     if (is_given) reuse_address(one.socket);
     const SocketAddress wanted({each, port_});
-    if (::bind(one.socket, wanted.get(), wanted.size()) != 0 ||
-        ::listen(one.socket, SOMAXCONN) != 0) {
-      return false;
-    }
+    if (::bind(one.socket, wanted.get(), wanted.size()) != 0) return false;
+    if (sockets_.size() == 1 && !listen(one)) return false;
     const std::optional<IpEndpoint> own = IpEndpoint::own_of(one.socket);
     if (!own) return false;
     port_ = own->port;
-    if (!one.entry.add(loop_, one.socket, EPOLLIN, *this)) return false;
   }
   return true;
 }
 
+bool StreamListener::listen(Socket& socket) {
+  if (socket.is_listening) return true;
+  socket.is_listening = ::listen(socket.socket, SOMAXCONN) == 0 &&
+                        socket.entry.add(loop_, socket.socket, EPOLLIN, *this);
+  return socket.is_listening;
+}
+
 void StreamListener::admit_hosts(const HostAddresses& hosts) {
-  for (Socket& each : sockets_) attach_filter(each.socket, hosts.filter());
+  for (Socket& each : sockets_) {
+    attach_filter(each.socket, hosts.filter());
+    listen(each);
+  }
 }
 
 void StreamListener::on_ready(uint32_t) {

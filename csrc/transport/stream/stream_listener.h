@@ -35,14 +35,14 @@ class StreamListener final : public EventHandler {
   /// The connection of an admitted caller, whose hello must still be answered.
   using Take = std::function<void(const StreamHello& hello, std::unique_ptr<ByteStream> stream)>;
 
-  /// `key`: of messages to this process. Throws Error(kTransport) if there is no port for one of
-  /// the addresses.
+  /// `key`: of messages to this process. Has one port at the loopback and at these addresses.
+  /// Throws Error(kTransport) if there is no port for one of the addresses.
   StreamListener(EventLoop& loop, uint64_t process, const MessageKey& key,
                  const std::vector<IpAddress>& addresses, const StreamOptions& options, Admit admit,
                  Take take);
 
   uint16_t port() const { return port_; }
-  /// Only these hosts may connect from now on.
+  /// Only these hosts may connect from now on. Before the first call nobody but this host can.
   void admit_hosts(const HostAddresses& hosts);
   /// To be called when calls may have arrived, become admissible or have waited too long.
   void look(StreamTime now);
@@ -54,9 +54,11 @@ class StreamListener final : public EventHandler {
   void on_ready(uint32_t events) override;
 
  private:
+  /// The port at one address.
   struct Socket {
     PrivateSocket socket;
     EventEntry entry;
+    bool is_listening = false;
   };
   struct Call final : EventHandler {
     explicit Call(StreamListener& listener) : owner(listener) {}
@@ -73,6 +75,7 @@ class StreamListener final : public EventHandler {
   };
 
   bool bind(const std::vector<IpAddress>& addresses);
+  bool listen(Socket& socket);
   void accept(Socket& from);
   void rest(bool on);
   void hear(Call& call);
@@ -84,7 +87,7 @@ class StreamListener final : public EventHandler {
   const StreamOptions& options_;
   const Admit admit_;
   const Take take_;
-  std::list<Socket> sockets_;
+  std::list<Socket> sockets_;  // the loopback's is first
   uint16_t port_ = 0;
   bool is_resting_ = false;  // no call can be accepted, for lack of files
   std::list<Call> waiting_;

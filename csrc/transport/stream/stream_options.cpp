@@ -3,7 +3,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "transport/net/silence_limit.h"
-#include "transport/stream/tls_stream.h"
+#include "transport/stream/tls_context.h"
 
 namespace q7x2 {
 

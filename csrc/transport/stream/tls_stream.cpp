@@ -19,46 +19,12 @@ namespace {
 
 // The longest record of TLS.
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
-// What OpenSSL reads at once from a socket.
-constexpr size_t kReadAhead = size_t{64} << 10;
-constexpr std::string_view kName = "q7x2";
-constexpr std::array<unsigned char, 2> kCipher{0x13, 0x01};  // TLS_AES_128_GCM_SHA256
-
+// So many encrypted bytes are handed to the kernel at once.
+constexpr size_t kAtOnce = size_t{64} << 10;
 template <typename T>
 T* allocated(T* object) {
   if (object == nullptr) throw std::bad_alloc();
   return object;
-}
-
-/// A session that stands for the key. The caller owns it; null: there is no memory.
-SSL_SESSION* session_of(SSL* ssl) {
-  const auto* const key = static_cast<const MessageKey*>(SSL_get_app_data(ssl));
-  SSL_SESSION* const session = SSL_SESSION_new();
-  if (session == nullptr) return nullptr;
-  const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kCipher.data());
-  const bool is_set =
-      cipher != nullptr &&
-      SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key->data()),
-                                  key->size()) == 1 &&
-      SSL_SESSION_set_cipher(session, cipher) == 1 &&
-      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
-  if (is_set) return session;
-  SSL_SESSION_free(session);
-  return nullptr;
-}
-
-int use_session(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* length,
-                SSL_SESSION** session) {
-  *name = reinterpret_cast<const unsigned char*>(kName.data());
-  *length = kName.size();
-  *session = session_of(ssl);
-  return *session == nullptr ? 0 : 1;
-}
-
-int find_session(SSL* ssl, const unsigned char* name, size_t length, SSL_SESSION** session) {
-  const std::string_view asked(reinterpret_cast<const char*>(name), length);
-  *session = asked == kName ? session_of(ssl) : nullptr;
-  return asked == kName && *session == nullptr ? 0 : 1;
 }
 
 /// Copies the next bytes of `from` into `record`. Moves `part` and `done` on.
@@ -84,23 +50,6 @@ size_t gather(std::span<const iovec> from, size_t& part, size_t& done,
 MessageKey tls_key(const MessageKey& key_to_listener) {
   constexpr std::string_view kUse = "q7x2 tls 1.3 psk";
   return hmac(key_to_listener, {std::as_bytes(std::span(kUse))});
-}
-
-void TlsContext::Free::operator()(SSL_CTX* context) const {
-  SSL_CTX_free(context);
-}
-
-TlsContext::TlsContext() : context_(allocated(SSL_CTX_new(TLS_method()))) {
-  SSL_CTX* const context = context_.get();
-  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
-  SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");
-  SSL_CTX_set_num_tickets(context, 0);
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_read_ahead(context, 1);
-  SSL_CTX_set_default_read_buffer_len(context, kReadAhead);
-  SSL_CTX_set_psk_use_session_callback(context, use_session);
-  SSL_CTX_set_psk_find_session_callback(context, find_session);
 }
 
 void TlsStream::Free::operator()(SSL* ssl) const {
@@ -193,7 +142,7 @@ std::optional<size_t> TlsStream::write(std::span<const iovec> from) {
     const int result = SSL_write_ex(ssl_.get(), record.data(), size, &count);
     if (result != 1) return goes_on(result) ? std::optional(total) : std::nullopt;
     total += size;
-    if (BIO_ctrl_pending(encrypted_) >= kReadAhead && !collect()) return std::nullopt;
+    if (BIO_ctrl_pending(encrypted_) >= kAtOnce && !collect()) return std::nullopt;
   }
   return collect() ? std::optional(total) : std::nullopt;
 }

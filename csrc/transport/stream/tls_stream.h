@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "transport/stream/byte_stream.h"
+#include "transport/stream/tls_context.h"
 #include "transport/trust/job_secret.h"
 
 namespace q7x2 {
@@ -23,20 +24,6 @@ namespace q7x2 {
 MessageKey tls_key(const MessageKey& key_to_listener);
 
 enum class StreamEnd { kCaller, kListener };
-
-/// What the connections of a process have in common: versions, ciphers. Any thread.
-class TlsContext {
- public:
-  /// Throws std::bad_alloc.
-  TlsContext();
-  SSL_CTX* get() const { return context_.get(); }
-
- private:
-  struct Free {
-    void operator()(SSL_CTX* context) const;
-  };
-  std::unique_ptr<SSL_CTX, Free> context_;
-};
 
 class TlsStream final : public ByteStream {
  public:
