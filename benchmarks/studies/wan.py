@@ -241,7 +241,6 @@ class Compared:
         step: Median seconds of a step, of the training or alone.
         turns: The same in turns with the other methods; None: not measured.
         cpu: CPU seconds of all ranks per step, those of computing included.
-        sent: Bytes that a host sends per step.
         curve: Seconds, and the held-out loss at these times.
         reached: Seconds to the final loss of DDP; None: never.
         price: Final loss minus that of DDP after equally many steps, by seed.
@@ -251,7 +250,6 @@ class Compared:
     step: float
     turns: float | None
     cpu: float
-    sent: float
     curve: tuple[list[float], list[float]]
     reached: float | None
     price: list[float]
@@ -276,7 +274,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, Compared]:
             curve = [step * each for each in steps], base["held_out"]
         found[label] = Compared(
             *(method, step, median(turns["seconds"]) if turns else None),
-            *(times["cpu_seconds"], times["bytes_sent"], curve),
+            *(times["cpu_seconds"], curve),
             inference.first_at_most(*curve, target),
             [
                 _loss_after(by_key[TRAININGS, label, seed], base["steps"])
@@ -299,7 +297,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     gloo = found[BASELINE].reached
     assert gloo is not None
     head = (
-        *("training", "step", "step, in turns", "CPU per step", "sent per host and step"),
+        *("training", "step", "step, in turns", "CPU per step"),
         *("time to the loss", "faster", "price"),
     )
     lines = [
@@ -308,19 +306,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             report.duration(each.step),
             report.duration(each.turns) if each.turns else "not measured",
             report.duration(each.cpu),
-            f"{each.sent / 1e6:.2g} MB",
-            report.duration(each.reached) if each.reached else "not reached",
+            f"{each.reached:.0f} s" if each.reached else "not reached",
             f"{gloo / each.reached:.2g} x" if each.reached else "never",
             _price(each.price),
         ]
         for each in found.values()
     ]
     base = next(r for r in rows if KEY(r) == (TRAININGS, UNCOMPRESSED, 0))
-    loads = [row["load_average"] for row in rows]
+    loads = [row["load_average"] for row in rows if row["seed"] == 0]  # those with the line
+    seeds = 1 + max(row["seed"] for row in rows)
     return (
         report.markdown(head, lines)
         + f"\n{base['topology']}. The loss is {base['held_out'][-1]:.3f}, that of {base['steps']} "
-        f"steps of DDP. The load average of the machine was {min(loads):.1f} to {max(loads):.1f}.\n"
+        f"steps of DDP. Prices: {seeds} seeds, mean and range. The load average of the machine was "
+        f"{min(loads):.1f} to {max(loads):.1f}.\n"
     )
 
 
@@ -351,9 +350,8 @@ def _draw(found: Mapping[str, Compared], path: Path) -> None:
     colours = dict(zip(METHODS, (GREY, PURPLE, ORANGE, VERMILION, BLUE, GREEN), strict=True))
     figure, axis = plt.subplots(figsize=(10, 5), layout="constrained")
     target = found[UNCOMPRESSED].curve[1][-1]
-    gloo = found[BASELINE].reached
     axis.axhline(target, color="0.6", linewidth=0.8)
-    for label, each in found.items():
+    for number, (label, each) in enumerate(found.items()):
         times, losses = each.curve
         end = each.reached or times[-1]
         shown = [(t, loss) for t, loss in zip(times, losses, strict=True) if 0 < t < end]
@@ -361,17 +359,15 @@ def _draw(found: Mapping[str, Compared], path: Path) -> None:
         dashes = "-" if label in TRAINED else "--"
         axis.plot(*zip(*shown, strict=True), color=colours[label], linestyle=dashes, linewidth=2)
         axis.plot(*shown[-1], "o", color=colours[label])
-        text = f"{label}  {end:.0f} s" + (f", {gloo / end:.2g} x" if gloo and each.reached else "")
-        place = {"xytext": (0, -8), "textcoords": "offset points", "ha": "left", "va": "center"}
-        turned = {"rotation": -50, "rotation_mode": "anchor"}
-        axis.annotate(text, shown[-1], **place, **turned, color=colours[label], fontsize=9)
+        text = f"{label}\n{end:.0f} s" if each.reached else f"{label}\nnot reached"
+        below = (0, -14 - 30 * (number % 2))  # neighbours may be near
+        place: dict[str, Any] = {"xytext": below, "textcoords": "offset points", "ha": "center"}
+        axis.annotate(text, shown[-1], **place, va="top", color=colours[label], fontsize=9)
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.6 * (high - low), high)  # room for the names
-    left, right = axis.get_xlim()
-    axis.set_xlim(left, 2 * right)
-    axis.set_title("The same GPT on two sites, 100 ms apart", fontsize=10)
+    axis.set_ylim(target - 0.2, target + 0.7)  # room for the names; the first steps are steep
+    axis.margins(x=0.08)
+    axis.set_title("The same GPT on two sites, 100 ms apart: time to the loss of DDP", fontsize=10)
     axis.set_xlabel("seconds")
     axis.set_ylabel("held-out loss, nats per byte")
     axis.grid(alpha=0.25)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
-RUN = re.compile(r"^(```+\w+) run$", re.M)  # what the tests run
+# What the tests run, write and compare. The site would not take it for the beginning of a fence.
+RUN = re.compile(r"^(```+\w+) (?:run|step(?: lab)?|file \S+|output)$", re.M)
 
 
 def pages() -> list[Path]:

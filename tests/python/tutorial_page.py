@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its programs, its commands in the order of the page, and what they print.
+"""A page to follow: its programs, its commands in the order of the page, and what they print.
 
 A fence ```` ```python file NAME ```` is a program, and ```` ```bash step ```` a command. A fence
 ```` ```text output ```` is what the command before it prints: these lines, in this order, with
@@ -33,12 +33,12 @@ class Step:
 
 
 class Tutorial:
-    """What the page has."""
+    """What a page has, such as docs/tutorial.md."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str = "tutorial") -> None:
         self.files: dict[str, str] = {}
         self.steps: list[Step] = []
-        text = (harness.ROOT / "docs" / "tutorial.md").read_text()
+        text = (harness.ROOT / "docs" / f"{page}.md").read_text()
         for match in _FENCE.finditer(text):
             info, code = match["info"].split(), match["code"]
             if info[:2] == ["python", "file"]:
