@@ -39,12 +39,11 @@ py::list members_of(const Group& group) {
 py::list peers_of(const std::vector<PeerFacts>& facts) {
   py::list peers;
   for (const PeerFacts& each : facts) {
-    peers.append(
-        py::dict("rank"_a = each.rank, "same_host"_a = each.same_host,
-                 "shares_memory"_a = each.shares_memory, "memory_refusal"_a = each.memory_refusal,
-                 "transports"_a = each.transports, "has_private_link"_a = each.has_private_link,
-                 "uses_private_link"_a = each.uses_private_link,
-                 "uses_streams"_a = each.uses_streams));
+    peers.append(py::dict(
+        "rank"_a = each.rank, "same_host"_a = each.same_host,
+        "shares_memory"_a = each.shares_memory, "memory_refusal"_a = each.memory_refusal,
+        "transports"_a = each.transports, "has_private_link"_a = each.has_private_link,
+        "uses_private_link"_a = each.uses_private_link, "uses_streams"_a = each.uses_streams));
   }
   return peers;
 }
