@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
 // So many encrypted bytes are handed to the kernel at once.
 constexpr size_t kAtOnce = size_t{64} << 10;
+
 template <typename T>
 T* allocated(T* object) {
   if (object == nullptr) throw std::bad_alloc();
