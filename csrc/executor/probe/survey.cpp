@@ -284,10 +284,12 @@ void take_links(Group& group, const Fabric& fabric) {
       group.links().use_private_link(locked, rank);
     }
   }
+  const Membership& members = group.membership();
+  if (members.host_ranks().size() == static_cast<size_t>(members.world_size())) return;
   const Routes routes(fabric);
   Locked locked(group.runtime().lock());
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    if (group.membership().same_host(rank)) continue;
+  for (int rank = 0; rank < members.world_size(); ++rank) {
+    if (members.same_host(rank)) continue;
     const double round_trip = routes.between(group.rank(), rank).cost.alpha +
                               routes.between(rank, group.rank()).cost.alpha;
     group.links().use_streams(locked, rank, round_trip);
