@@ -16,6 +16,7 @@ from q7x2._autoload import register
 # one of its names is first used: all of them together would add 20 ms to every `import torch`.
 _NAMES = {
     "_attach": ("attach",),
+    "_attach_all": ("load_state_dict", "state_dict"),
     "collectives": (
         "all_gather_into_tensor",
         "all_reduce",
@@ -98,6 +99,8 @@ if TYPE_CHECKING:
     from q7x2 import tensor_parallel as tensor_parallel
     from q7x2 import torchft as torchft
     from q7x2._attach import attach as attach
+    from q7x2._attach_all import load_state_dict as load_state_dict
+    from q7x2._attach_all import state_dict as state_dict
     from q7x2._C import Codec as Codec
     from q7x2._C import Options as Options
     from q7x2.collectives import all_gather_into_tensor as all_gather_into_tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from q7x2._core.option_checks import (
@@ -57,7 +57,7 @@ class Sharded:
             out of range.
     """
 
-    gradients: str = "int4:g=128"
+    gradients: str = field(default="int4:g=128", kw_only=False)
     weights: str = "int8"
     use_error_feedback: bool = True
     refresh_every: int | None = 1000

@@ -5,6 +5,7 @@ Names differ between versions of torch, and part of them are private. Only this 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,22 @@ def param_groups(model: torch.nn.Module) -> Iterator[tuple[str, Any, Any]]:
             seen.add(id(group))
             label = name or "root"
             yield (label if len(groups) == 1 else f"{label}:{i}"), module, group
+
+
+def watch_sharding(told: Callable[[torch.nn.Module], None]) -> None:
+    """Call ``told`` with each module that ``fully_shard`` or ``replicate`` takes from now on."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_state
+
+    FSDPState: Any = _fsdp_state.FSDPState
+    init = FSDPState.init
+
+    @functools.wraps(init)
+    def watched(state: Any, modules: Any, *arguments: Any, **options: Any) -> None:
+        init(state, modules, *arguments, **options)
+        for module in modules:
+            told(module)
+
+    FSDPState.init = watched
 
 
 def check_entry_points(group: Any) -> None:
@@ -97,6 +114,16 @@ def shard_group(group: Any) -> ProcessGroup:
     if process_group is None:
         raise ValueError("expected a model that FSDP2 shards, got one that it only replicates")
     return process_group
+
+
+def process_group_of(group: Any) -> ProcessGroup:
+    """A process group over which the param group communicates, whatever it does there."""
+    mesh_info = group.mesh_info
+    for name in ("shard_process_group", "replicate_process_group"):
+        process_group: ProcessGroup | None = getattr(mesh_info, name, None)
+        if process_group is not None:
+            return process_group
+    raise ValueError(f"expected a mesh to shard or to replicate over, got {mesh_info!r}")
 
 
 def in_backward(group: Any) -> bool:

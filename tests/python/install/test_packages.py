@@ -35,13 +35,15 @@ LEVELS = {
     "_torch_groups": 5,
     "_torch_stores": 5,
     "_backend": 5,
-    "_autoload": 6,  # what `import torch` runs
-    "groups": 7,
-    "_attach": 7,
-    "torchft": 8,
-    "optim": 8,
-    "cli": 9,
-    "__main__": 10,
+    "_attach": 5,
+    "_hook_text": 5,
+    "_attach_all": 6,
+    "_autoload": 7,  # what `import torch` runs
+    "groups": 8,
+    "torchft": 9,
+    "optim": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
