@@ -32,8 +32,6 @@ LEVELS = {
     "observe": 4,
     "experiment": 4,
     "report": 4,
-    "_torch_groups": 5,
-    "_torch_stores": 5,
     "_backend": 5,
     "_attach": 5,
     "_hook_text": 5,
