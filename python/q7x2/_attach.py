@@ -119,7 +119,7 @@ def attach(
     parameters = reduced_parameters(ddp)
     rank, world_size = place_in(group)
     runner = MeasuredRunner(
-        make_runner(hook, group, parameters, threads, may_skip=scaler is not None),
+        make_runner(hook, group, parameters, threads=threads, may_skip=scaler is not None),
         type(hook).__name__,
         [name for name, _ in parameters],
         is_first=rank == 0,
@@ -131,7 +131,14 @@ def attach(
         driver.start(runner, 0)
     register(ddp, runner, hook)
     attached = Attached(
-        runner, hook, parameters, rank, world_size, scaler, part=part_of(group), threads=threads
+        runner,
+        hook,
+        parameters,
+        rank=rank,
+        world_size=world_size,
+        scaler=scaler,
+        part=part_of(group),
+        threads=threads,
     )
     attached._follow(ddp, optimizer)
     if driver is not None:

@@ -241,8 +241,8 @@ class PowerSGDState:
             runner,
             self._remaining(),
             self._parameters,
-            dist.get_rank(group),
-            dist.get_world_size(group),
+            rank=dist.get_rank(group),
+            world_size=dist.get_world_size(group),
             part=part_of(group),
         )
         if self._loaded is not None:

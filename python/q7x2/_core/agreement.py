@@ -32,6 +32,7 @@ def check_agreement(
     options: Mapping[str, Any],
     group: ProcessGroup | Sequence[ProcessGroup],
     problem: Exception | None = None,
+    *,
     shared: Any = None,
     shared_kind: Any = None,
     device: torch.device | None = None,

@@ -26,6 +26,7 @@ def _tensors(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 def _options(
     codec: str,
+    *,
     op: ReduceOp | None,
     async_op: bool,
     residual: Tensor | Sequence[Tensor] | None,
@@ -138,7 +139,17 @@ def all_reduce(
     from q7x2._core.groups import backend_of
 
     _refuse_codecs(op=op, group=group)
-    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
+    options = _options(
+        codec,
+        op=op,
+        async_op=async_op,
+        residual=residual,
+        seed=seed,
+        step=step,
+        nonfinite=nonfinite,
+        max_error=max_error,
+        edges=edges,
+    )
     backend = backend_of(group, "q7x2.all_reduce")
     work = backend.coded_all_reduce(_tensors("tensor", tensor), options)
     return _finish(work, async_op)
@@ -189,7 +200,17 @@ def reduce_scatter_tensor(
     from q7x2._core.groups import backend_of
 
     _refuse_codecs(op=op, group=group)
-    options = _options(codec, op, async_op, residual, seed, step, nonfinite, max_error, edges)
+    options = _options(
+        codec,
+        op=op,
+        async_op=async_op,
+        residual=residual,
+        seed=seed,
+        step=step,
+        nonfinite=nonfinite,
+        max_error=max_error,
+        edges=edges,
+    )
     backend = backend_of(group, "q7x2.reduce_scatter_tensor")
     work = backend.coded_reduce_scatter(
         _tensors("output", output), _tensors("input", input), options
@@ -241,7 +262,17 @@ def all_gather_into_tensor(
     from q7x2._core.groups import backend_of
 
     _refuse_codecs(group=group)
-    options = _options(codec, None, async_op, residual, seed, step, nonfinite, max_error, edges)
+    options = _options(
+        codec,
+        op=None,
+        async_op=async_op,
+        residual=residual,
+        seed=seed,
+        step=step,
+        nonfinite=nonfinite,
+        max_error=max_error,
+        edges=edges,
+    )
     backend = backend_of(group, "q7x2.all_gather_into_tensor")
     work = backend.coded_all_gather(
         _tensors("output_tensor", output_tensor), _tensors("input_tensor", input_tensor), options

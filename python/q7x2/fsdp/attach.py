@@ -132,7 +132,7 @@ class ShardedModel:
                 self.options.replica_hook,
                 self.replica_group,
                 self._reduced,
-                threads,
+                threads=threads,
                 are_shards=True,
                 device=device,
                 may_skip=may_skip,
@@ -162,9 +162,9 @@ class ShardedModel:
         if options.sends_differences:
             gather = DifferenceGather(
                 *facts,
-                layout_of(options.weights, group.fsdp_params),
-                make_codec(options.weights),
-                options,
+                layout=layout_of(options.weights, group.fsdp_params),
+                codec=make_codec(options.weights),
+                options=options,
                 reductions=lambda: member.count,
                 steps=lambda: traffic.step,
                 index=index,
@@ -190,12 +190,12 @@ class ShardedModel:
             replicas = 1 if self.replica_group is None else dist.get_world_size(self.replica_group)
             part.scatter = Scatter(
                 member,
-                options.gradients,
-                coders,
-                part.residual,
-                options.start_iter,
-                index,
-                replicas,
+                codec=options.gradients,
+                coders=coders,
+                memory=part.residual,
+                start_iter=options.start_iter,
+                random_index=index,
+                replicas=replicas,
             )
             if traffic.steering is not None and coded is not None:
                 traffic.steering.follow(part.scatter)

@@ -37,12 +37,14 @@ def attach_sharded(
         sharded.check_steered()
     traffic = sharded.connect(scaler is not None, threads, is_steered=bool(policies))
     driver = _driver(policies, traffic)
+    rank, world_size = sharded.place
     attached = AttachedSharded(
         traffic,
         hook,  # type: ignore[arg-type]
         sharded.parameters,
-        *sharded.place,
-        scaler,
+        rank=rank,
+        world_size=world_size,
+        scaler=scaler,
         part=sharded.part,
         threads=threads,
     )

@@ -169,6 +169,7 @@ class DifferenceGather(Gather):
         process_group: ProcessGroup,
         counts: Counts,
         before_forward: Callable[[], None],
+        *,
         layout: Layout,
         codec: Any,
         options: Sharded,

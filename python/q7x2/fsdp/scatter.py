@@ -45,6 +45,7 @@ class Scatter:
     def __init__(
         self,
         member: Member,
+        *,
         codec: str,
         coders: Callable[[str], tuple[Layout, CodedReduceScatter | None]],
         memory: Residual | None,

@@ -87,6 +87,7 @@ class Attached(ObeysPolicies):
         runner: Runner,
         options: HookOptions,
         parameters: list[tuple[str, torch.Tensor]],
+        *,
         rank: int,
         world_size: int,
         scaler: Any = None,
@@ -201,7 +202,7 @@ class Attached(ObeysPolicies):
             self.options,
             ddp.process_group,
             parameters,
-            self._threads,
+            threads=self._threads,
             may_skip=self._scaler is not None,
             step=step,
         )

@@ -111,6 +111,7 @@ def make_runner(
     hook: HookOptions,
     group: ProcessGroup | None,
     parameters: list[tuple[str, torch.Tensor]],
+    *,
     threads: int = 1,
     are_shards: bool = False,
     device: torch.device | None = None,

@@ -7,30 +7,38 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from q7x2.ledger.reader import Ledger
 from q7x2.ledger.samples import Sample
 
 # How many of the newest operations of a ledger are read.
 _MOST_OPERATIONS = 20_000
-_COLUMNS = (
-    "runtime",
-    "pg",
-    "operation",
-    "internal",
-    "plan",
-    "codec",
-    "MAX(input_bytes, output_bytes)",
-    "sent_network",
-    "sent_memory",
-    "started_ns",
-    "finished_ns",
-    "waited_ns",
-    "waited_for",
-    "waited_percent",
-    "predicted_ns",
-    "error",
-)
+
+
+class _Operation(NamedTuple):
+    """What is read of an operation: columns of the table, or ``_EXPRESSIONS``."""
+
+    runtime: int
+    pg: int
+    operation: str
+    internal: int
+    plan: str | None
+    codec: str | None
+    bytes: int
+    sent_network: int
+    sent_memory: int
+    started_ns: int | None
+    finished_ns: int
+    waited_ns: int
+    waited_for: int | None
+    waited_percent: int
+    predicted_ns: int | None
+    error: str | None
+
+
+_EXPRESSIONS = {"bytes": "MAX(input_bytes, output_bytes)"}
+_COLUMNS = [_EXPRESSIONS.get(name, name) for name in _Operation._fields]
 
 
 @dataclasses.dataclass
@@ -102,26 +110,26 @@ def look(ledgers: Sequence[Ledger], window: float) -> Live:
         groups = ledger.groups()
         waits: defaultdict[int, float] = defaultdict(float)
         count = failed = network = memory = took = waited = 0
-        for row in ledger.newest(_COLUMNS, _MOST_OPERATIONS, end - length):
-            runtime, pg, name, internal, plan, codec, size, sent, shared = row[:9]
-            started, finished, waits_ns, waited_for, percent, predicted, error = row[9:]
+        newest = ledger.newest(_COLUMNS, _MOST_OPERATIONS, end - length)
+        for each in map(_Operation._make, newest):
             count += 1
-            network += sent
-            memory += shared
-            if error is not None or started is None:
-                failed += error is not None
+            network += each.sent_network
+            memory += each.sent_memory
+            if each.error is not None or each.started_ns is None:
+                failed += each.error is not None
                 continue
-            took += finished - started
-            waited += waits_ns
-            if waited_for is not None and (runtime, pg) in groups:
-                peer = groups[runtime, pg]["members"][waited_for]["rank"]
-                seconds = waits_ns * percent * 1e-11
+            time_ns = each.finished_ns - each.started_ns
+            took += time_ns
+            waited += each.waited_ns
+            if each.waited_for is not None and (each.runtime, each.pg) in groups:
+                peer = groups[each.runtime, each.pg]["members"][each.waited_for]["rank"]
+                seconds = each.waited_ns * each.waited_percent * 1e-11
                 waits[peer] += seconds
                 links[hosts.get(peer, "?"), ledger.facts["host"]] += seconds / window
-            shown = "preparation" if internal else name
-            key = shown, plan or "", codec or "", size.bit_length()
-            kinds.setdefault(key, []).append((finished - started, predicted))
-            largest[key] = max(largest.get(key, 0), size)
+            shown = "preparation" if each.internal else each.operation
+            key = shown, each.plan or "", each.codec or "", each.bytes.bit_length()
+            kinds.setdefault(key, []).append((time_ns, each.predicted_ns))
+            largest[key] = max(largest.get(key, 0), each.bytes)
         ran, delayed = _use(its)
         ranks.append(
             LiveRank(
@@ -141,7 +149,7 @@ def look(ledgers: Sequence[Ledger], window: float) -> Live:
             )
         )
     plans = [
-        _plan(key, largest[key], each, window * max(len(ledgers), 1)) for key, each in kinds.items()
+        _plan(key, largest[key], its, window * max(len(ledgers), 1)) for key, its in kinds.items()
     ]
     plans.sort(key=lambda plan: -plan.rate * plan.median)
     return Live(window, ranks, plans, dict(links))

@@ -79,7 +79,15 @@ def costs(
     if target_loss is not None:
         target = _target(ledgers, analysis, prices, target_loss)
         missed = None if target else _why_missed(analysis, target_loss)
-    return Costs(bill(ledgers, prices), steps, target, target_loss, codecs, memory, missed)
+    return Costs(
+        run=bill(ledgers, prices),
+        steps=steps,
+        target=target,
+        target_loss=target_loss,
+        codec_seconds=codecs,
+        memory=memory,
+        missed=missed,
+    )
 
 
 def _target(

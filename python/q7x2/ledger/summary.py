@@ -7,7 +7,7 @@ import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from q7x2.ledger.reader import Ledger
 
@@ -16,31 +16,39 @@ PHASES = ("waited", "copy", "reduce", "encode", "decode", "other")
 waits for a thread, or its thread for a processor."""
 
 _MOST_BINS = 60
-# The values of an operation that `_Collector._count` uses.
-_COUNTED = (
-    "operation",
-    "internal",
-    "plan",
-    "codec",
-    "input_bytes",
-    "output_bytes",
-    "sent_network",
-    "sent_memory",
-    "error",
-    "finished_ns - started_ns",
-    "waited_ns",
-    "predicted_ns",
-)
-_COLUMNS = (
-    "runtime",
-    "pg",
-    *_COUNTED,
-    "waited_for",
-    "waited_percent",
-    "started_ns",
-    "finished_ns",
-    *(f"{phase}_ns" for phase in PHASES[:-1]),
-)
+
+
+class _Operation(NamedTuple):
+    """What is read of an operation: columns of the table, or ``_EXPRESSIONS``."""
+
+    runtime: int
+    pg: int
+    operation: str
+    internal: int
+    plan: str | None
+    codec: str | None
+    bytes: int
+    sent_network: int
+    sent_memory: int
+    error: str | None
+    started_ns: int | None
+    finished_ns: int
+    predicted_ns: int | None
+    waited_for: int | None
+    waited_percent: int
+    waited_ns: int
+    copy_ns: int
+    reduce_ns: int
+    encode_ns: int
+    decode_ns: int
+
+    def phases(self) -> list[int]:
+        """Nanoseconds of all ``PHASES`` but the last."""
+        return [self.waited_ns, self.copy_ns, self.reduce_ns, self.encode_ns, self.decode_ns]
+
+
+_EXPRESSIONS = {"bytes": "MAX(input_bytes, output_bytes)"}
+_COLUMNS = [_EXPRESSIONS.get(name, name) for name in _Operation._fields]
 
 
 @dataclasses.dataclass
@@ -140,59 +148,44 @@ class _Collector:
             ledger.rank, ledger.facts["host"], ledger.uncertainty_ns, lost=ledger.lost
         )
         groups = ledger.groups()
-        for each in groups.values():
-            if each["failure"]:
-                self._failures.add(f"group '{each['name']}': {each['failure']}")
+        for known in groups.values():
+            if known["failure"]:
+                self._failures.add(f"group '{known['name']}': {known['failure']}")
         waits: defaultdict[tuple[int, int, int], float] = defaultdict(float)
-        for row in ledger.rows(_COLUMNS):
-            runtime, pg, *counted = row[: 2 + len(_COUNTED)]
-            group = groups.get((runtime, pg))
-            self._count("unknown" if group is None else group["name"], *counted)
-            waited_for, percent, started, finished, *times = row[2 + len(_COUNTED) :]
-            if started is not None:
-                self._add_phases(totals, started, finished, times)
+        for each in map(_Operation._make, ledger.rows(_COLUMNS)):
+            group = groups.get((each.runtime, each.pg))
+            self._count("unknown" if group is None else group["name"], each)
+            if each.started_ns is not None:
+                self._add_phases(totals, each.started_ns, each.finished_ns, each.phases())
             totals.operations += 1
-            if waited_for is not None and group is not None:
-                waits[runtime, pg, waited_for] += times[0] * percent * 1e-11
+            if each.waited_for is not None and group is not None:
+                seconds = each.waited_ns * each.waited_percent * 1e-11
+                waits[each.runtime, each.pg, each.waited_for] += seconds
         for (runtime, pg, waited_for), seconds in waits.items():
             peer = groups[runtime, pg]["members"][waited_for]["rank"]
             self._waited_for[ledger.rank, peer] += seconds
         totals.sent_network, totals.sent_memory = ledger.sent()
         self._ranks.append(totals)
 
-    def _count(
-        self,
-        group: str,
-        name: str,
-        internal: int,
-        plan: str | None,
-        codec: str | None,
-        input_bytes: int,
-        output_bytes: int,
-        network: int,
-        memory: int,
-        error: str | None,
-        took: int | None,
-        waited: int,
-        predicted: int | None,
-    ) -> None:
-        size = max(input_bytes, output_bytes)
-        key = group, name, internal, plan, codec, size.bit_length()
+    def _count(self, group: str, each: _Operation) -> None:
+        size = each.bytes
+        key = group, each.operation, each.internal, each.plan, each.codec, size.bit_length()
         kind = self._kinds.get(key)
         if kind is None:
-            shown = "preparation" if internal else name
-            kind = self._kinds[key] = Kind(group, shown, plan or "", codec or "", size)
+            shown = "preparation" if each.internal else each.operation
+            kind = self._kinds[key] = Kind(group, shown, each.plan or "", each.codec or "", size)
         if size > kind.bytes:
             kind.bytes = size
-        kind.network += network
-        kind.memory += memory
-        if error is not None or took is None:
+        kind.network += each.sent_network
+        kind.memory += each.sent_memory
+        if each.error is not None or each.started_ns is None:
             kind.failed += 1
             return
+        took = each.finished_ns - each.started_ns
         kind.durations.append(took)
-        kind.waited += waited
-        if predicted is not None:
-            kind.predicted += predicted
+        kind.waited += each.waited_ns
+        if each.predicted_ns is not None:
+            kind.predicted += each.predicted_ns
             kind.took_predicted += took
 
     def _add_phases(

@@ -137,21 +137,22 @@ class StepMeter:
             for p in parameters:
                 needed[p] = min(needed[p], called)
         ready = [median(moments) for moments in zip(*(s.ready for s in apart), strict=True)]
-        slowest = [
-            forward,
-            median([s.step_end - s.step for s in steps]),
-            small_step,
-            median([_other(s) for s in steps]),
-            median([s.ready[-1] - s.ready[0] for s in together]),
-            median([s.end - s.begin for s in together]),
-            *ready,
-            *needed.values(),
-        ]
+        own = {
+            "forward": forward,
+            "step": median([s.step_end - s.step for s in steps]),
+            "small_step": small_step,
+            "other": median([_other(s) for s in steps]),
+            "shared": median([s.ready[-1] - s.ready[0] for s in together]),
+            "ddp": median([s.end - s.begin for s in together]),
+        }
         # The last rank to begin sees how long messages take, and others how long they wait for it.
         tails = [median([_tail(s) for s in some]) for some in (apart, together)]
-        forward, step, small_step, other, shared, ddp, *rest = _over_ranks(slowest, max, group)
+        of_all = _over_ranks([*own.values(), *ready, *needed.values()], max, group)
         wire, tail, latency = _over_ranks([*tails, _latency(group)], min, group)
+        slowest = dict(zip(own, of_all, strict=False))
+        rest = of_all[len(own) :]
         ready, moments = rest[: len(ready)], rest[len(ready) :]
+        forward = slowest["forward"]
         at = {
             name: min(moment, forward) for name, moment in zip(names.values(), moments, strict=True)
         }
@@ -159,9 +160,18 @@ class StepMeter:
             replace(bucket, ready=when, needed=tuple(at[name] for name in bucket.names))
             for bucket, when in zip(buckets, ready, strict=True)
         ]
-        factors = slowdowns(ready[-1] - ready[0], shared, wire, tail)
+        slowdown = slowdowns(ready[-1] - ready[0], slowest["shared"], wire, tail)
         return StepCosts(
-            forward, tuple(made), step, small_step, other, wire, latency, *factors, ddp
+            forward=forward,
+            buckets=tuple(made),
+            step=slowest["step"],
+            small_step=slowest["small_step"],
+            other=slowest["other"],
+            wire=wire,
+            latency=latency,
+            compute_slowdown=slowdown[0],
+            wire_slowdown=slowdown[1],
+            ddp=slowest["ddp"],
         )
 
 

@@ -40,6 +40,7 @@ def bars(rows: Sequence[str]) -> str:
 def columns(
     bins: Sequence[Mapping[str, float]],
     classes: Sequence[str],
+    *,
     titles: Sequence[str],
     below: Sequence[str],
     axes: Axes,

@@ -99,7 +99,9 @@ def _phases_over_time(summary: Summary, axes: Axes) -> str:
     ]
     below = ("0", time_text(summary.seconds / 2), time_text(summary.seconds))
     colours = {phase: _TEXTS[phase] for phase in reversed(PHASES)}
-    return legend(colours) + columns(summary.bins, PHASES, titles, below, axes, "phases")
+    return legend(colours) + columns(
+        summary.bins, PHASES, titles=titles, below=below, axes=axes, name="phases"
+    )
 
 
 def _phases_by_rank(summary: Summary, axes: Axes) -> str:

@@ -80,5 +80,5 @@ def _over_steps(steps: list[StepPath], axes: Axes) -> str:
         titles.append(f"steps {first + 1} to {end}: {parts}")
     below = ("step 1", f"step {len(steps) // 2:,}", f"step {len(steps):,}")
     return legend({part: TEXTS[part] for part in reversed(PARTS)}) + columns(
-        bins, PARTS, titles, below, axes, "parts of steps", " ms"
+        bins, PARTS, titles=titles, below=below, axes=axes, name="parts of steps", unit=" ms"
     )
