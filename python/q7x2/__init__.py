@@ -141,7 +141,7 @@ def __getattr__(name: str) -> Any:
 
         value = getattr(load(), name)
     elif name in _PACKAGES or name in _MODULES:
-        value = import_module(f"q7x2.{name}")
+        value = _module(name)
     elif name in _HOMES:
         value = getattr(import_module(f"q7x2.{_HOMES[name]}"), name)
     elif name == "__version__":
@@ -152,6 +152,19 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'q7x2' has no attribute {name!r}{_hint(name)}")
     globals()[name] = value
     return value
+
+
+def _module(name: str) -> Any:
+    """A package or module; AttributeError if another package that it needs is not installed.
+
+    So ``hasattr`` works; ``import`` raises the ImportError.
+    """
+    try:
+        return import_module(f"q7x2.{name}")
+    except ImportError as error:
+        if name in _PACKAGES:
+            raise
+        raise AttributeError(str(error)) from error
 
 
 def _hint(name: str) -> str:

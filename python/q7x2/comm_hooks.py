@@ -251,7 +251,7 @@ class PowerSGDState:
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PowerSGD (Vogels et al., 2019); see :class:`q7x2.PowerSGD`. ``powersgd_hook`` is the same.
+    """PowerSGD (Vogels et al., 2019); see :class:`q7x2.PowerSGD`.
 
     >>> state = q7x2.comm_hooks.PowerSGDState(None, matrix_approximation_rank=4)
     >>> ddp.register_comm_hook(state, q7x2.comm_hooks.powerSGD_hook)
@@ -262,7 +262,11 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Fut
 
     Returns:
         A future of the bucket's mean.
+
+    Raises:
+        TypeError: ``state`` is not a :class:`PowerSGDState`.
     """
+    _check_state(state, PowerSGDState)
     return hand_over(bucket, state._runner(bucket.buffer().device))
 
 
@@ -286,7 +290,9 @@ def batched_powerSGD_hook(
 
     Raises:
         RuntimeError: ``state`` has been used with :func:`powerSGD_hook`.
+        TypeError: ``state`` is not a :class:`PowerSGDState`.
     """
+    _check_state(state, PowerSGDState)
     if not state.options.batched:
         if state._made is not None:
             raise RuntimeError("this PowerSGDState is powerSGD_hook's: make another one")
@@ -329,7 +335,11 @@ def post_localSGD_hook(
 
     Returns:
         A future of the bucket's mean.
+
+    Raises:
+        TypeError: ``state`` is not a :class:`PostLocalSGDState`.
     """
+    _check_state(state, PostLocalSGDState)
     is_global = state.iter < state.start_localSGD_iter
     if bucket.is_last():
         state.iter += 1
@@ -342,3 +352,9 @@ def post_localSGD_hook(
     if state.subgroup is None:
         state.subgroup, _ = dist.new_subgroups()  # type: ignore[no-untyped-call]
     return reduce_over(state.subgroup, bucket, Allreduce())
+
+
+def _check_state(state: Any, kind: type) -> None:
+    """Raise TypeError unless ``state`` is what the hook was to be registered with."""
+    if not isinstance(state, kind):
+        raise TypeError(f"the hook's state must be a {kind.__name__}, got {state!r}")

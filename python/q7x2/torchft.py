@@ -29,6 +29,9 @@ class ProcessGroupQ7x2(ProcessGroupWrapper):  # type: ignore[misc, unused-ignore
     Args:
         timeout: How long a quorum's group may take to form, and how long each collective may take;
             a float means seconds.
+
+    Raises:
+        ValueError: ``timeout`` is not positive.
     """
 
     _pg: dist.ProcessGroup | None

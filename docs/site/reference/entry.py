@@ -13,7 +13,7 @@ from typing import Any
 from reference.call import Call, Option, call_of, differences, doc_of, type_text
 from reference.docstring import Docstring
 from reference.names import Name
-from reference.source import as_python, attribute_texts
+from reference.source import as_python, attribute_texts, raises
 
 _MADE_BY = re.compile(r"\b(?:made|returned) by\s+:\w+:", re.I)
 _WITHOUT_PARAMETERS = ("(*args, **kwargs)", "(*args, **options)")  # interfaces, to be subclassed
@@ -56,6 +56,7 @@ def entry_of(name: Name, public: list[type]) -> Entry:
     doc = doc_of(value, name.path, problems)
     if not inspect.isclass(value):
         call = call_of(name.path, name.path, value, doc, problems, is_method=False)
+        problems += silent(name.path, doc, value)
         return Entry(name, call, problems=problems)
     described = attribute_texts(value) | doc.section("Attributes")
     doc.sections["Attributes"] = described
@@ -63,6 +64,7 @@ def entry_of(name: Name, public: list[type]) -> Entry:
     if _is_made_by_programs(value, doc):
         _inherit(value, doc)
         call = call_of(name.path, name.path, value, doc, problems, is_method=False)
+        problems += silent(name.path, doc, *_constructors(value))
         if call.signature in _WITHOUT_PARAMETERS:
             call.signature = None
     elif dataclasses.is_dataclass(value) and not _MADE_BY.search(doc.text):
@@ -84,6 +86,22 @@ def entry_of(name: Name, public: list[type]) -> Entry:
     for member, found in _members(value, public):
         _add_member(entry, member, found)
     return entry
+
+
+def silent(path: str, doc: Docstring, *functions: Any) -> list[str]:
+    """A problem if one of the functions raises errors of which ``doc`` says nothing."""
+    if doc.section("Raises") or not any(map(raises, functions)):
+        return []
+    return [f"{path}: it raises errors, and has no section Raises"]
+
+
+def _constructors(value: type) -> Iterator[Any]:
+    for home in value.__mro__:
+        if home.__module__.startswith("q7x2"):
+            for name in ("__init__", "__post_init__", "__new__"):
+                found = vars(home).get(name)
+                if inspect.isfunction(found) and found.__module__ != "typing":  # of a protocol
+                    yield found
 
 
 def _is_made_by_programs(value: type, doc: Docstring) -> bool:
@@ -115,7 +133,12 @@ def _annotations(value: type) -> dict[str, str]:
 
 
 def _members(value: type, public: list[type]) -> Iterator[tuple[str, Any]]:
-    """Methods and properties that have no other entry: those of public bases are with these."""
+    """Methods and properties that have no other entry: those of public bases are with these.
+
+    A protocol has none on its page: q7x2 calls them, and not its users.
+    """
+    if getattr(value, "_is_protocol", False):
+        return
     implemented = [each for each in public if each is not value and _implements(value, each)]
     others = [each for each in value.__mro__ if not each.__module__.startswith("q7x2")]
     seen: set[str] = set()
@@ -147,6 +170,8 @@ def _add_member(entry: Entry, member: str, found: Any) -> None:
     if not isinstance(found, property):
         title = f"{entry.name.last}.{member}"
         entry.methods.append(call_of(title, path, found, doc, entry.problems, is_method=True))
+        if " raises " not in doc.text.lower():  # such as "Raises the same as"
+            entry.problems += silent(path, doc, found)
         return
     result = inspect.signature(found.fget).return_annotation if found.fget else ""
     entry.properties.append(Option(member, doc.text, type_text(result)))

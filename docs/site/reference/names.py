@@ -22,11 +22,13 @@ class Name:
         path: As a program writes it, such as ``q7x2.attach``.
         value: What it stands for.
         page: The module on whose page it is.
+        aliases: Other names of the same module for the same thing.
     """
 
     path: str
     value: Any
     page: str
+    aliases: tuple[str, ...] = ()
 
     @property
     def last(self) -> str:
@@ -65,7 +67,13 @@ def public_names() -> Iterator[Name]:
             if inspect.ismodule(value) or isinstance(value, str) or id(value) in seen:
                 continue
             seen.add(id(value))
-            yield Name(f"{module.__name__}.{last}", value, _page(modules, last, value))
+            aliases = [
+                f"{module.__name__}.{other}"
+                for other in module.__all__
+                if other != last and getattr(module, other) is value
+            ]
+            page = _page(modules, last, value)
+            yield Name(f"{module.__name__}.{last}", value, page, tuple(aliases))
 
 
 def _page(modules: list[types.ModuleType], last: str, value: Any) -> str:

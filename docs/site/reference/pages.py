@@ -33,6 +33,7 @@ class Pages:
         for entry in self.entries:
             self._targets[entry.name.path] = entry
             self._targets.setdefault(entry.name.last, entry)
+            self._targets |= dict.fromkeys(entry.name.aliases, entry)
 
     def problems(self) -> list[str]:
         """What is wrong with docstrings, one sentence each."""
@@ -91,7 +92,7 @@ class Pages:
             entries = self._of(module)
             if not entries:
                 continue
-            rows = [self._row(entry) for entry in entries]
+            rows = [row for entry in entries for row in self._rows(entry)]
             title = f"### [{module}](reference/{_file(module)})"
             summary = parse(self._modules[module].__doc__).summary
             if module == TOP:
@@ -100,6 +101,15 @@ class Pages:
             table = "\n".join(["| name | what it is |", "| --- | --- |", *rows])
             parts.append(f"{title}\n\n{about}\n\n{table}\n")
         return "\n".join(parts)
+
+    def _rows(self, entry: Entry) -> list[str]:
+        """One row for each name of the entry."""
+        link = f"reference/{self._link(entry.name.path)}"
+        also = [
+            f"| [`{alias}`]({link}) | Another name of `{entry.name.path}`. |"
+            for alias in entry.name.aliases
+        ]
+        return [self._row(entry), *also]
 
     def _row(self, entry: Entry) -> str:
         first = re.split(r"(?<=\.)(?<!al\.)\s", entry.call.doc.summary)[0]
@@ -119,6 +129,8 @@ class Pages:
     def _entry(self, entry: Entry, page: str) -> list[str]:
         parts = [f"## `{entry.name.path}`"]
         parts += self._call(entry.call, page, shown=True)
+        if entry.name.aliases:
+            parts.append(f"**Also called** {', '.join(f'`{each}`' for each in entry.name.aliases)}")
         if entry.bases:
             linked = [self._linked(base, page) for base in entry.bases]
             parts.append(f"**Base**: {', '.join(linked)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 COMPILED = "q7x2._C"
+_CHECKS = ("backend_of", "duration_of", "resolve_group")  # and all that begin with `check_`
 
 
 @functools.cache
@@ -36,6 +37,23 @@ def as_python(value: Any) -> Any:
     made = space[value.__name__]
     made.__doc__ = value.__doc__ or made.__doc__
     return made
+
+
+def raises(function: Any) -> bool:
+    """Whether the body of a function of Python raises an error, or calls a check of options."""
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return False  # compiled, or made by `dataclass`
+    return any(map(_is_raise, ast.walk(ast.parse(source))))
+
+
+def _is_raise(node: ast.AST) -> bool:
+    if isinstance(node, ast.Raise):
+        return node.exc is not None and "NotImplementedError" not in ast.unparse(node.exc)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id.startswith("check_") or node.func.id in _CHECKS
+    return False
 
 
 def attribute_texts(value: type) -> dict[str, str]:

@@ -22,20 +22,37 @@ _made: WeakKeyDictionary[ProcessGroup, Counter[tuple[int, ...]]] = WeakKeyDictio
 _FIRST_NUMBER = 1_000_000
 
 
-def resolve_group(group: ProcessGroup | None) -> ProcessGroup:
-    """``group``, or the default group if None. Raises ValueError if there is none."""
+def is_outside(group: object) -> bool:
+    """Whether ``group`` is what ``new_group`` returns to a process that is not in the group."""
     import torch.distributed as dist
 
-    group = dist.group.WORLD if group is None else group
-    if group is None:
+    return group is dist.GroupMember.NON_GROUP_MEMBER
+
+
+def resolve_group(group: ProcessGroup | None) -> ProcessGroup:
+    """``group``, or the default group if None.
+
+    Raises:
+        TypeError: ``group`` is no process group.
+        ValueError: There is no default group, or this rank is not in ``group``.
+    """
+    import torch.distributed as dist
+
+    found: object = dist.group.WORLD if group is None else group
+    if found is None:
         raise ValueError("no default process group: call init_process_group first")
-    return group
+    if is_outside(found):
+        raise ValueError("this process is not in the group")
+    if not isinstance(found, dist.ProcessGroup):
+        raise TypeError(f"group must be a torch.distributed.ProcessGroup, got {found!r}")
+    return found
 
 
 def backend_of(group: ProcessGroup | None, function: str) -> Any:
     """The q7x2 backend of ``group``, of the default group if None.
 
-    Raises ValueError, in the name of ``function``, where it has none.
+    Raises ValueError, in the name of ``function``, if it has none, and what :func:`resolve_group`
+    raises.
     """
     import torch
 

@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 from q7x2._core.agreement import check_agreement
 from q7x2._core.groups import resolve_group
 from q7x2._core.option_checks import check_factor, check_positive, check_whole
+from q7x2._core.renamed import renamed
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class MicroBatchEvent:
     shares: tuple[int, ...]
 
 
+@renamed(every="compare_every")
 class MicroBatches:
     """Slow ranks compute fewer micro-batches of a step, and the gradient stays the exact mean.
 

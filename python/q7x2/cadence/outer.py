@@ -26,6 +26,10 @@ class OuterSGD:
         divide_by_rate: Keep the momentum of g divided by the inner learning rate, and multiply the
             step by it again. A change of the inner rate then also changes what is left of earlier
             gradients: SlowMo (Wang et al., 2020, arXiv 1910.00643).
+
+    Raises:
+        ValueError: ``lr`` is not positive, ``momentum`` is not at least 0 and less than 1, or
+            another option is neither True nor False.
     """
 
     lr: float = 0.7

@@ -27,8 +27,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from q7x2._core.units import time_text
 from q7x2.observe import dumps as observe_dumps
-from q7x2.observe.blame_case import Case, duration
+from q7x2.observe.blame_case import Case
 from q7x2.observe.dumps import Group
 
 # Collectives that no rank can complete before all have come.
@@ -138,5 +139,5 @@ def _latecomer(group: Group) -> str:
     last = max(means, key=lambda rank: means[rank])
     return (
         f" Of group '{group.name}', {group.describe(last)} came last most often: on average "
-        f"{duration(means[last])} after the first one, in {len(common)} calls."
+        f"{time_text(means[last])} after the first one, in {len(common)} calls."
     )

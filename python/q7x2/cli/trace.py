@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from q7x2._core.units import time_text
+
 if TYPE_CHECKING:
     from q7x2.ledger.reader import Ledger
 
@@ -84,7 +86,7 @@ def events(ledgers: Sequence[Ledger]) -> Iterator[dict[str, Any]]:
     for ledger in ledgers:
         host, pid = ledger.facts["host"], ledger.facts["pid"]
         uncertainty = ledger.uncertainty_ns
-        clock = "unknown" if uncertainty is None else f"{uncertainty * 1e-3:.1f} µs"
+        clock = "unknown" if uncertainty is None else time_text(uncertainty * 1e-9)
         yield _name("process_name", ledger.rank, 0, f"rank {ledger.rank} ({host}, pid {pid})")
         yield _name("process_labels", ledger.rank, 0, f"clock right within: {clock}", "labels")
         yield {

@@ -28,15 +28,14 @@ def monitored_barrier(
 
     Raises:
         RuntimeError: A rank did not arrive in time. The message names it.
+        TypeError: ``group`` is no process group.
         ValueError: The group has no q7x2 backend.
 
     A process outside of ``group`` gets a warning and returns at once, as with torch's.
     """
-    import torch.distributed as dist
+    from q7x2._core.groups import backend_of, is_outside
 
-    from q7x2._core.groups import backend_of
-
-    if group is not None and not isinstance(group, dist.ProcessGroup):  # NON_GROUP_MEMBER
+    if is_outside(group):
         warnings.warn("monitored_barrier: this process is not in the group", stacklevel=2)
         return
     if isinstance(timeout, (int, float)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ _NONFINITE = ("propagate", "error")
 def _tensors(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
     import torch
 
-    tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+    if isinstance(given, torch.Tensor):
+        return [given]
+    tensors = list(given) if isinstance(given, Iterable) else [given]
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: expected a tensor or a list of them, got {tensor!r}")

@@ -25,14 +25,18 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
         The norm before clipping, a tensor of no dimensions, the same on all ranks.
 
     Raises:
+        TypeError: ``model`` is not a module.
         ValueError: ``max_norm`` is not positive, or an embedding has a staleness.
     """
     import torch
+    from torch import nn
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
     from q7x2._core.option_checks import check_positive
     from q7x2.embedding.sharded import ShardedEmbedding
 
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a module, got {model!r}")
     check_positive("max_norm", max_norm)
     parameters = [p for p in model.parameters() if p.grad is not None]
     embeddings = [

@@ -33,7 +33,7 @@ def load(text: str) -> dict[str, Any]:
     return fabric
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path | str) -> dict[str, Any]:
     """Read a Fabric from a file; see :func:`load`.
 
     Args:
@@ -47,7 +47,7 @@ def read(path: Path) -> dict[str, Any]:
             is wrong.
     """
     try:
-        text = path.read_text()
+        text = Path(path).read_text()
         if not text.strip():
             raise FabricError(
                 "expected JSON, as `q7x2 fabric probe --out FILE` writes it, got nothing"

@@ -21,6 +21,7 @@ def of_group(group: ProcessGroup | None = None) -> dict[str, Any]:
         group: The process group, with q7x2 as a backend. The default group if None.
 
     Raises:
+        TypeError: ``group`` is no process group.
         ValueError: The group has no q7x2 backend.
     """
     from q7x2._core.groups import backend_of

@@ -79,6 +79,7 @@ def describe(group: ProcessGroup | None = None) -> Description:
         A :class:`Description`, whose fields are plain values. ``str()`` of it is a text for people.
 
     Raises:
+        TypeError: ``group`` is no process group.
         ValueError: The group has no q7x2 backend.
     """
     from q7x2._core.extension import load

@@ -28,6 +28,13 @@ def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
     Args:
         group: A q7x2 group. The handle carries this process's rank in it, which decides the order
             of unordered handles. None: the handle carries no rank.
+
+    Returns:
+        The handle.
+
+    Raises:
+        TypeError: ``group`` is no process group.
+        ValueError: ``group`` has no q7x2 backend.
     """
     from q7x2._core.extension import load
     from q7x2._core.groups import backend_of
@@ -49,6 +56,7 @@ def reconfigure_handles(group: dist.ProcessGroup | None = None) -> list[str]:
         One handle per rank, as :func:`reconfigure` takes them.
 
     Raises:
+        TypeError: ``group`` is no process group.
         ValueError: The group has no q7x2 backend.
     """
     from q7x2._core.groups import backend_of
@@ -89,7 +97,8 @@ def reconfigure(
         A group like that of :func:`q7x2.ProcessGroup`, not registered with ``torch.distributed``.
 
     Raises:
-        ValueError: ``timeout`` is not positive.
+        TypeError: ``handles`` is neither a sequence nor a set, or ``group`` is no process group.
+        ValueError: ``timeout`` is not positive, or ``group`` has no q7x2 backend.
         RuntimeError: The uuid was used before, here or on another member; a handle is not valid;
             this process is not among the handles, or a process is twice.
         torch.distributed.DistBackendError: A member did not come within the timeout, or its process
@@ -105,8 +114,8 @@ def reconfigure(
     if timeout is None:
         timeout = _DEFAULT_TIMEOUT if old is None else old.options._timeout
     timeout = duration_of("timeout", timeout)
-    if isinstance(handles, str):
-        raise ValueError("handles must be a sequence or a set of handles, got one text")
+    if isinstance(handles, str) or not isinstance(handles, (Sequence, AbstractSet)):
+        raise TypeError(f"handles must be a sequence or a set of handles, got {handles!r}")
     store = HashStore()  # a process group of torch has one; nothing is ever put into it
     backend = load().reconfigure(
         store, str(uuid), list(handles), not isinstance(handles, AbstractSet), timeout, old, options

@@ -141,6 +141,9 @@ class Attached(ObeysPolicies):
         """The loss scale went from ``old`` to ``new``: residuals follow it.
 
         A scaler given to :func:`attach` is followed without this.
+
+        Raises:
+            ValueError: A scale is not positive.
         """
         if not (old > 0 and new > 0):
             raise ValueError(f"loss scales must be positive, got {old} and {new}")

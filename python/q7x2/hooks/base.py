@@ -35,7 +35,10 @@ class Job:
 
 
 class HookOptions(Protocol):
-    """What all hooks have in common: one algorithm and its options, for :func:`attach`."""
+    """The type of all hooks: one algorithm and its options, for :func:`attach`.
+
+    :class:`Quantize` and the other hooks have it; its methods are for q7x2 itself.
+    """
 
     def lanes(self, on_q7x2: bool) -> int:
         """How many process groups the hook needs for itself.

@@ -20,6 +20,9 @@ class Allreduce:
     Args:
         dtype: The type that is sent: ``torch.float16`` or ``torch.bfloat16``. None: the type of the
             gradients; the results then have the same bits as DDP without a hook.
+
+    Raises:
+        ValueError: ``dtype`` is another type.
     """
 
     dtype: torch.dtype | None = None
@@ -49,7 +52,11 @@ class Compose:
     >>> q7x2.Compose({"embedding.*": q7x2.TopK(0.01), "*": q7x2.PowerSGD(rank=4)})
 
     Args:
-        hooks: The hook for each pattern. A pattern must match every parameter.
+        hooks: The hook for each pattern. Every parameter must match one.
+
+    Raises:
+        ValueError: ``hooks`` is not a dict of hooks by pattern; from :func:`attach`, a parameter
+            matches no pattern, or a pattern no parameter.
     """
 
     hooks: Mapping[str, HookOptions]
@@ -69,7 +76,7 @@ class Compose:
     def lanes(self, on_q7x2: bool) -> int:
         return max(hook.lanes(on_q7x2) for hook in self.hooks.values())
 
-    def owner_of(self, name: str) -> int:
+    def _owner_of(self, name: str) -> int:
         """The position in ``hooks`` of the hook that reduces the parameter ``name``."""
         for i, pattern in enumerate(self.hooks):
             if fnmatchcase(name, pattern):
@@ -83,7 +90,7 @@ class Compose:
         from q7x2._core.extension import load
 
         check_patterns(list(self.hooks), job.parameters, "Compose")
-        owners = {name: self.owner_of(name) for name, _ in job.parameters}
+        owners = {name: self._owner_of(name) for name, _ in job.parameters}
 
         def owned_by(hook: int) -> Callable[[str], bool]:
             return lambda name: owners[name] == hook

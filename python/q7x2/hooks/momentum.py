@@ -19,6 +19,10 @@ class OfMomentum:
             :class:`Quantize`, :class:`TopK`, :class:`OneBit` or :class:`PowerSGD`. Its other
             options apply. Parameters that are sent uncompressed have the same momentum.
         momentum: The factor of the momentum.
+
+    Raises:
+        ValueError: There is no such codec, the hook does not compress gradients, or ``momentum`` is
+            not at least 0 and less than 1.
     """
 
     codec: str | HookOptions = "onebit"

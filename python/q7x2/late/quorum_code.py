@@ -28,6 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from q7x2._core.option_checks import check_whole
+
 _MOST_AMPLIFICATION = 1e4  # factor of the rounding errors of float32, 6e-8
 
 
@@ -56,10 +58,12 @@ class GradientCode:
             to the largest part.
 
     Raises:
-        ValueError: Decoding would amplify them more than 10,000 times.
+        ValueError: A number is out of range, or decoding would amplify them more than 10,000 times.
     """
 
     def __init__(self, world_size: int, copies: int) -> None:
+        check_whole("world_size", world_size, 1)
+        check_whole("copies", copies, 1, world_size)
         self.world_size, self.copies = world_size, copies
         self._is_repetition = world_size % copies == 0
         self._matrix = self._repeated() if self._is_repetition else self._cyclic()

@@ -46,7 +46,7 @@ class _Gradient:
     facts: Applied
 
 
-@renamed(state="load_state_dict")
+@renamed(every="send_every", state="load_state_dict")
 @renamed_attributes(sync="flush", version="steps")
 class StaleSGD(Ending):
     """Data-parallel training in which a rank does not wait for slower ones, within a bound.
@@ -148,7 +148,7 @@ class StaleSGD(Ending):
         self._sum: Tensor | None = None  # for this rank's next gradient
         self._weight, self._backwards, self._base, self._seconds = 0.0, 0, 0, 0.0
         self._number = 0  # for this rank's next gradient
-        self._is_sent = self._is_done = self._is_finished = False
+        self._is_sent = self._is_done = self._is_finished = self._has_stepped = False
         self._broken: list[int] = []  # versions whose mean had Inf or NaN
         self._stats, self._since = StaleSGDStats(), time.monotonic()
 
@@ -199,6 +199,7 @@ class StaleSGD(Ending):
         if not self._is_sent:
             self._accumulate(samples)
         self.optimizer.zero_grad()
+        self._has_stepped = True
         self._stats = replace(self._stats, steps=self._stats.steps + 1)
         if self.mode != "epochs" or self._backwards >= self._send_every or self._is_sent:
             self._exchange()
@@ -258,7 +259,7 @@ class StaleSGD(Ending):
                 changed then.
             RuntimeError: This rank has called :meth:`step`.
         """
-        if self._stats.steps or self._log.version:
+        if self._has_stepped or self.steps:
             raise RuntimeError("load_state_dict() is to be called before the first step()")
         if state["world_size"] != self._size:
             raise ValueError(f"the state is of {state['world_size']} ranks, expected {self._size}")
@@ -326,7 +327,7 @@ class StaleSGD(Ending):
             left = self.timeout - (time.monotonic() - begin)
             if left <= 0:
                 raise TimeoutError(
-                    f"version {self.steps} timed out after {self.timeout:g} s, waiting for "
+                    f"step {self.steps} timed out after {self.timeout:g} s, waiting for "
                     f"{self._missing()}"
                 )
             letter = self._data.receive(left)

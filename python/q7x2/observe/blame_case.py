@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
+from q7x2._core.units import time_text
 from q7x2.observe.dumps import Group, Operation
 
 # What exceptions say of a rank that keeps the others waiting, such as "it has not made this call,
@@ -92,7 +93,7 @@ class Case:
         last = max(done, key=lambda op: op.sequence)
         call = self._user_call(rank, last.sequence) or last
         assert last.finished is not None
-        since = duration(self._end(rank) - last.finished)
+        since = time_text(self._end(rank) - last.finished)
         return f"its last call, {call.text}, was over {since} before"
 
     def found_late(self) -> str:
@@ -171,7 +172,7 @@ class Case:
         came = self._came(self.stuck)
         call = self._call_text(self.stuck)
         longest = max(came, key=lambda rank: self._waited(rank, self.stuck or 0))
-        span = duration(self._waited(longest, self.stuck))
+        span = time_text(self._waited(longest, self.stuck))
         waited = f"{self.group.names(sorted(came))} waited {span} for it"
         missing = [r for r in self.group.views if r not in came and not self._has_passed(r)]
         if missing:
@@ -206,7 +207,7 @@ class Case:
             return None
         return (
             f"{self.group.describe(last)} was late: it came to {self._call_text(self.stuck)} "
-            f"{duration(late)} after the others"
+            f"{time_text(late)} after the others"
         )
 
     def link(self) -> str | None:
@@ -247,7 +248,7 @@ class Case:
         verb = "to receive from" if wait["for"] == "receive" else "to send to"
         since = ""
         if came[rank].progressed is not None:
-            since = f"; its last message was {duration(silence[rank])} before"
+            since = f"; its last message was {time_text(silence[rank])} before"
         return (
             f"the link between {self.group.describe(other)} and {self.group.describe(rank)} is "
             f"stuck: in {self._call_text(self.stuck)}, to which all came, "
@@ -297,12 +298,3 @@ class Case:
             return None
         first = min(self.failures.values(), key=lambda failure: failure.at)
         return f"failed: {first.text}"
-
-
-def duration(seconds: float) -> str:
-    """As a person writes it: 12 s, 0.5 s, 3.2 ms."""
-    if seconds >= 10:
-        return f"{seconds:.0f} s"
-    if seconds >= 0.1:
-        return f"{seconds:.1f} s"
-    return f"{max(seconds, 0) * 1e3:.1f} ms"

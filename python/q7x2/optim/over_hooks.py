@@ -120,6 +120,11 @@ class OneBitAdam(_OverHook):
             hook.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
         threads: The number of threads of the hook's tensor operations.
+
+    Raises:
+        ValueError: An option is out of its range, ``codec`` is no codec and no hook that compresses
+            gradients, or ``params`` has parameters that ``ddp`` does not train.
+        RuntimeError: ``ddp`` has a hook already.
     """
 
     def __init__(
@@ -218,6 +223,11 @@ class DistributedLion(_OverHook):
             None: all that need gradients.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
         threads: The number of threads of the hook's tensor operations.
+
+    Raises:
+        ValueError: An option is out of its range, or ``params`` has parameters that ``ddp`` does
+            not train.
+        RuntimeError: ``ddp`` has a hook already.
     """
 
     def __init__(

@@ -42,6 +42,7 @@ def plan_history(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
         Groups of one rank, and kinds of calls that have not begun, are left out.
 
     Raises:
+        TypeError: ``group`` is no process group.
         ValueError: The group has no q7x2 backend.
     """
     from q7x2._core.extension import load

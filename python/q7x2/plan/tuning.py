@@ -99,11 +99,9 @@ def tune(
 
     A process outside of ``group`` gets a warning and returns at once.
     """
-    import torch.distributed as dist
+    from q7x2._core.groups import backend_of, is_outside
 
-    from q7x2._core.groups import backend_of
-
-    if group is not None and not isinstance(group, dist.ProcessGroup):  # NON_GROUP_MEMBER
+    if is_outside(group):
         warnings.warn("tune: this process is not in the group", stacklevel=2)
         return []
     backend = backend_of(group, "tune")

@@ -42,6 +42,9 @@ class PostLocal:
     Args:
         start: The step from which ranks train locally.
         sync_every: The interval from then on, or another interval.
+
+    Raises:
+        ValueError: ``start`` is negative, or ``sync_every`` is no interval.
     """
 
     start: int
@@ -66,6 +69,10 @@ class FollowBandwidth:
         share: The largest share of the computing time that messages may take, more than 0.
         least: The shortest interval.
         most: The longest interval.
+
+    Raises:
+        ValueError: ``share`` is not positive, ``least`` is less than 1, or ``most`` less than
+            ``least``.
     """
 
     share: float = 0.05
@@ -97,6 +104,9 @@ class Tighten:
         end: The step at which it has shrunk.
         last: The share of ``sync_every`` that is left at the end, more than 0 and at most 1. The
             interval is at least 1.
+
+    Raises:
+        ValueError: An option is out of its range, or ``sync_every`` is no interval.
     """
 
     sync_every: int | Interval

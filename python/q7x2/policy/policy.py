@@ -96,6 +96,9 @@ class ParameterPolicy:
         whole: Do not compress it. What its residual holds goes along.
         skip: Do not send it: it is added to its residual, and the mean is zero. Only hooks with
             residuals of gradients can do that.
+
+    Raises:
+        ValueError: ``whole`` and ``skip`` are both set.
     """
 
     compressor: str | int | None = None

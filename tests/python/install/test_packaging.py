@@ -143,6 +143,22 @@ print("q7x2.cadence" in sys.modules, q7x2.cadence.DiLoCo.__name__, q7x2.comm_hoo
     assert output(code) == "False DiLoCo q7x2.comm_hooks"
 
 
+def test_a_module_whose_package_is_missing_is_an_attribute_that_is_not_there() -> None:
+    code = """
+import sys
+sys.modules["torchft"] = None  # as if it were not installed
+import q7x2
+print(hasattr(q7x2, "torchft"))
+try:
+    from q7x2 import torchft
+except ImportError as error:
+    print(error)
+"""
+    missing, error = output(code).splitlines()
+    assert missing == "False"
+    assert error.startswith("q7x2.torchft needs torchft (pip install torchft)")
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

@@ -130,7 +130,7 @@ def test_a_fast_rank_waits_before_another_one_would_be_too_stale() -> None:
         give(model, late, 1.0)
         give(model, late, 1.0)
         late.timeout = 0.2
-        with pytest.raises(TimeoutError, match=r"version 2 timed out after 0\.2 s, .* ranks 0, 2"):
+        with pytest.raises(TimeoutError, match=r"step 2 timed out after 0\.2 s, .* ranks 0, 2"):
             give(model, late, 1.0)
         late.timeout = 50.0
     meet()

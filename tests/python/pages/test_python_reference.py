@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import q7x2
 from harness import ROOT
+from q7x2._core.option_checks import check_whole
 from reference.call import Call, call_of, doc_of
 from reference.docstring import parse
+from reference.entry import silent
 from reference.markdown import markdown, names_in
 
 LIST = (ROOT / "docs" / "reference.md").read_text()
@@ -49,6 +51,16 @@ def test_every_name_of_a_package_is_on_one_page() -> None:
                 aliases = {getattr(getattr(module, name), "__name__", name), name}
                 assert aliases & lasts, f"{each.name}.{name}"
     assert "q7x2.torchft.ProcessGroupQ7x2" in headings
+
+
+def test_a_second_name_is_listed_with_the_first() -> None:
+    assert "| [`q7x2.comm_hooks.powersgd_hook`](" in LIST
+    assert "**Also called** `q7x2.comm_hooks.powersgd_hook`" in PAGES["comm_hooks"]
+
+
+def test_methods_of_a_protocol_are_not_for_users() -> None:
+    assert "## `q7x2.hooks.HookOptions`" in PAGES["hooks"]
+    assert "`HookOptions." not in PAGES["hooks"]
 
 
 def test_no_page_shows_an_address() -> None:
@@ -104,6 +116,25 @@ def test_what_is_missing_is_named() -> None:
     def bare() -> None: ...
 
     assert called(bare)[1] == ["f: it has no docstring"]
+
+
+def test_errors_of_which_a_docstring_says_nothing_are_found() -> None:
+    def checks(value: int) -> None:
+        check_whole("value", value, 1)
+
+    def raises(value: int) -> None:
+        raise ValueError(value)
+
+    def neither(value: int) -> None:
+        raise NotImplementedError
+
+    problem = "f: it raises errors, and has no section Raises"
+    assert [silent("f", parse("Do."), each) for each in (checks, raises, neither)] == [
+        [problem],
+        [problem],
+        [],
+    ]
+    assert silent("f", parse("Do.\n\nRaises:\n    ValueError: Always."), raises) == []
 
 
 def test_a_method_may_speak_of_its_parameters() -> None:
