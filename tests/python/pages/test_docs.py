@@ -15,9 +15,16 @@ from dataclasses import dataclass
 
 import interpreters
 import pytest
+import q7x2
 import write_figures
 from harness import ROOT, script
 
+NAME = re.compile(r"(?<![\w/.-])q7x2((?:\.[A-Za-z_]\w*)+)(?![\w/-])")
+# Names of files, of capsules, of spans with their attributes, and what only torchft has.
+NO_NAMES = {
+    *(".md", ".codec_kernels", ".stream_calls", ".step", ".rank", ".loss"),
+    *(".torchft", ".torchft.ProcessGroupQ7x2"),
+}
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 FENCE = re.compile(r"^(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=ticks)\s*$", re.M | re.S)
@@ -53,6 +60,22 @@ def anchors(page: pathlib.Path) -> set[str]:
     """The anchors GitHub gives the headings of ``page``."""
     titles = (match["title"] for match in HEADING.finditer(FENCE.sub("", page.read_text())))
     return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "migrate.md"],  # which has old names
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_names_of_python_exist(page: pathlib.Path) -> None:
+    missing = []
+    for match in NAME.finditer(page.read_text()):
+        value: object = q7x2
+        for part in match[1].split(".")[1:]:
+            value = getattr(value, part, None)
+        if value is None and match[1] not in NO_NAMES:
+            missing.append(f"q7x2{match[1]}")
+    assert not missing, f"{page.name}: there is no {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
