@@ -27,6 +27,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ from benchmarks.studies.train.methods import BASELINE, BY_LABEL, UNCOMPRESSED
 from benchmarks.studies.train.study import RECIPES
 from benchmarks.studies.train.training import Groups, Replica, Training
 from tests.lab import Line, WideLab, WideTopology
+from tests.lab.topology import bits_per_second
 from tests.lab.wide_cli import sites
 
 TURNS, TRAININGS, ALONE = "turns", "trainings", "alone"
@@ -317,9 +319,21 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     seeds = 1 + max(row["seed"] for row in rows)
     return (
         report.markdown(head, lines)
-        + f"\n{base['topology']}. The loss is {base['held_out'][-1]:.3f}, that of {base['steps']} "
+        + f"\n{base['topology']}. {_gradients(base)} The loss is {base['held_out'][-1]:.3f}, that of {base['steps']} "
         f"steps of DDP. Prices: {seeds} seeds, mean and range. The load average of the machine was "
         f"{min(loads):.1f} to {max(loads):.1f}.\n"
+    )
+
+
+def _gradients(row: Mapping[str, Any]) -> str:
+    """How many bytes of gradients a step has, and how long the line needs for them."""
+    size = 4 * row["parameters"]
+    rate = re.search(r"rate (\S+),", row["topology"])
+    assert rate is not None
+    seconds = 8 * size / bits_per_second(rate[1])
+    return (
+        f"The model has {size / 4e6:.1f} million parameters. The line carries their "
+        f"{size / 1e6:.1f} MB of gradients in {report.duration(seconds)} at best."
     )
 
 
