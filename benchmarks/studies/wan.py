@@ -319,9 +319,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     seeds = 1 + max(row["seed"] for row in rows)
     return (
         report.markdown(head, lines)
-        + f"\n{base['topology']}. {_gradients(base)} The loss is {base['held_out'][-1]:.3f}, that of {base['steps']} "
-        f"steps of DDP. Prices: {seeds} seeds, mean and range. The load average of the machine was "
-        f"{min(loads):.1f} to {max(loads):.1f}.\n"
+        + f"\n{base['topology']}. {_gradients(base)} The loss is {base['held_out'][-1]:.3f}, that "
+        f"of {base['steps']} steps of DDP. Prices: {seeds} seeds, mean and range. The load average "
+        f"of the machine was {min(loads):.1f} to {max(loads):.1f}.\n"
     )
 
 

@@ -51,8 +51,8 @@ class Prerequisite {
   PlannedCall take_call() { return std::move(planned_); }
   /// Whether a warning names the ranks for which the collective waits.
   virtual bool names_late() const { return true; }
-  /// Called when its turn has come and its inputs have arrived. False: no rank has anything to
-  /// contribute, and the collective ends at once. Equal on all ranks.
+  /// Called when its turn has come and its inputs have arrived. Returns false if no rank has
+  /// anything to contribute, and the collective ends at once. Equal on all ranks.
   virtual bool is_needed(Locked&) const { return true; }
   /// Called if it is needed. Writes this rank's contribution to `memory()`, or returns a job that
   /// does so.

@@ -62,7 +62,7 @@ class BackgroundProbe {
                   const SurveyOptions& options);
 
   void run();
-  /// False: it shall end.
+  /// Returns false if it is to end.
   bool pause();
   std::shared_ptr<const Fabric> measure();
   /// Throws if it shall end.

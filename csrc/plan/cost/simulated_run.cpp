@@ -199,8 +199,8 @@ void SimulatedRun::dispatch(Work send) {
   if (!message.local) {
     push(at_once(), now_, Kind::kHop, send);
   } else {
-    // Memory is no wire: what it takes is the time of the cores that copy. What lies beyond it is
-    // one: the interconnect of NUMA nodes.
+    // Memory copies cost core time, not link time. The interconnect of NUMA nodes beyond the memory
+    // is a link.
     const size_t memory = plans_.resource(path, 0);
     wires_[memory].bytes += message_bytes(send);
     if (call_.trace) slice(send.slice).begin[message.partner] = now_;

@@ -14,8 +14,8 @@ class SlidingWindow {
   /// `round_trip`: seconds.
   SlidingWindow(double bytes, double round_trip) : window_(bytes), round_trip_(round_trip) {}
 
-  /// A message, of which the first byte could leave at `begin` and the last one at `end`: when the
-  /// last one leaves. In the order of time.
+  /// Takes a message whose first byte could leave at `begin` and whose last one at `end`. Messages
+  /// come in the order of time. Returns when the last byte leaves.
   double pass(double begin, double end, double bytes) {
     const double pace = (end - begin) / bytes;
     for (double left = bytes; left > 0;) {

@@ -92,8 +92,8 @@ std::vector<std::string> WireUp::memory_keys(Group& group) {
 }
 
 // That two ranks have the same host key says that they should be able to share memory; whether they
-// can is tried, and both must have succeeded. They tell each other in the memory itself: who has
-// mapped a segment reads there whether its owner has mapped this rank's.
+// can is tried, and both must have succeeded. They tell each other in the memory itself. A rank
+// that has mapped a segment reads in it whether the owner has mapped this rank's segment.
 void WireUp::map_memory(Group& group, const std::vector<std::string>& keys) {
   const Membership& members = group.membership();
   const std::vector<int>& ranks = members.host_ranks();

@@ -30,7 +30,7 @@ class EventLoop {
   uint64_t add(int fd, uint32_t events, EventHandler& handler);
   void change(uint64_t entry, int fd, uint32_t events);
   void remove(uint64_t entry, int fd);
-  /// Tells those that are ready, once each. Does not wait. False: nobody was.
+  /// Calls each handler that is ready once. Does not wait. Returns false if none was ready.
   bool dispatch();
 
  private:

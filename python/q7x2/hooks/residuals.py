@@ -27,7 +27,7 @@ _hooks: weakref.WeakValueDictionary[int, MeasuredRunner] = weakref.WeakValueDict
 
 
 def measure_every() -> int:
-    """Every so-many-th reduction is measured; 0: only what policies ask for.
+    """N: every N-th reduction is measured; 0: only what policies ask for.
 
     Raises:
         ValueError: ``Q7X2_MEASURE_RESIDUALS`` is no whole number of at least 0.

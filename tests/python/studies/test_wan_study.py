@@ -57,7 +57,7 @@ def test_a_training_goes_on_until_it_has_reached_the_loss() -> None:
 def rows(steps: int = 30) -> list[dict[str, Any]]:
     """Gloo takes 10 s for a step, DDP 1 s, the others 0.5 s and reach the loss at the end."""
     seconds = {BASELINE: 10.0, wan.ONE_CONNECTION: 5.0, UNCOMPRESSED: 1.0}
-    facts = {"topology": "two sites", "load_average": 1.0}
+    facts = {"topology": "two sites, rate 100mbit, rtt 100ms", "load_average": 1.0}
     made: list[dict[str, Any]] = [
         {
             "part": part,
@@ -82,6 +82,7 @@ def rows(steps: int = 30) -> list[dict[str, Any]]:
                     "seed": seed,
                     "steps": steps,
                     "every": every,
+                    "parameters": 250_000,
                     "seconds": [seconds.get(label, 0.5) * every * i for i in range(count + 1)],
                     "held_out": [5 - i * every / steps + above for i in range(count + 1)],
                     **facts,
