@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import q7x2
 from q7x2._core.ending import Ending
 from q7x2._core.renamed import renamed, renamed_attributes
 
@@ -48,3 +49,15 @@ def test_a_training_ends_with_its_context_unless_an_exception_ends_it() -> None:
     with pytest.raises(KeyError), named:
         raise KeyError
     assert named.ends == 1
+
+
+@pytest.mark.parametrize(
+    ("taker", "new"),
+    [
+        (q7x2.cadence.MicroBatches, "compare_every"),
+        (q7x2.late.StaleSGD, "send_every"),
+    ],
+)
+def test_every_says_what_it_is_called_now(taker: Any, new: str) -> None:
+    with pytest.raises(TypeError, match=f"{taker.__name__} has no argument 'every': use '{new}'"):
+        taker(every=3)
