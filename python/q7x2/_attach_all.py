@@ -116,7 +116,7 @@ class ModelFollower:
         )
 
     def _attach_to_ddp(self, ddp: DistributedDataParallel, were_loaded: bool) -> None:
-        module = getattr(ddp.module, "_orig_mod", ddp.module)  # of torch.compile
+        module = getattr(ddp.module, "_orig_mod", ddp.module)  # torch.compile wraps it
         name = f"DistributedDataParallel of {type(module).__name__}"
         self._attach(ddp, name, ddp.process_group, Quantize, were_loaded)
 

@@ -281,7 +281,7 @@ class Policy:
     def _check_levels(self, state: Mapping[str, Any], levels: Sequence[str | int]) -> None:
         """Raise ValueError if the state's numbers are those of other levels than these."""
         name = type(self).__name__
-        if "levels" not in state:  # of a version in which policies had another "int4"
+        if "levels" not in state:  # an old one: "int4" had another meaning
             if "int4" in levels:
                 raise ValueError(
                     f"the state of this {name} is of a version in which 'int4' meant "
