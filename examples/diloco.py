@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node=2 examples/diloco.py --steps 300
 
-Try --every 100, --compressor int4 or --compressor none; docs/cadence.md explains the options.
+Try --every 100, --codec int4 or --codec none; docs/cadence.md explains the options.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from gpt import GPT, GPTConfig
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--every", type=int, default=30)
-parser.add_argument("--compressor", default="topk:0.025:reselect+int2:minmax:g=64")
+parser.add_argument("--codec", default="topk:0.025:reselect+int2:minmax:g=64")
 parser.add_argument("--dim", type=int, default=128)
 args = parser.parse_args()
 
@@ -31,7 +31,7 @@ optimizer = q7x2.cadence.DiLoCo(
     torch.optim.AdamW(model.parameters(), lr=1e-3),
     sync_every=args.every,
     outer=q7x2.cadence.OuterSGD(lr=1, momentum=0),  # the residual takes the place of momentum
-    compressor=None if args.compressor == "none" else args.compressor,
+    codec=None if args.codec == "none" else args.codec,
     residual_decay=0.95,
 )
 for step in range(1, args.steps + 1):

@@ -71,6 +71,10 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
             "destroy_process_group() there, which leaves the parent's group alone, and then "
             "init_process_group() with a store of its own"
         )
+    if os.environ.get("Q7X2_CONFIG"):
+        from q7x2._core import config_file
+
+        config_file.apply()
     from q7x2._backend import create_backend
 
     if os.environ.get("Q7X2_ATTACH"):

@@ -21,8 +21,10 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
         ValueError: An option, or a variable of the ledger or of OpenTelemetry, has a bad value.
         torch.distributed.DistBackendError: The group could not be made.
     """
+    from q7x2._core import config_file
     from q7x2._core.extension import load
 
+    config_file.apply()
     if _has_telemetry():
         from q7x2.observe.opentelemetry import export_to_opentelemetry
 

@@ -27,15 +27,15 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "diloco": {"sync_every": 3},
     "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"sync_every": 6, "fragments": 2, "compressor": "int4", "full_precision": ["*.bias"]},
+    "int4": {"sync_every": 6, "fragments": 2, "codec": "int4", "full_precision": ["*.bias"]},
     "sparse": {
         "sync_every": 3,
         "outer": WEIGHTS_ONLY,
-        "compressor": SPARSE,
+        "codec": SPARSE,
         "residual_decay": 0.95,
     },
 }
-COMPRESSED = {name: options for name, options in METHODS.items() if "compressor" in options}
+COMPRESSED = {name: options for name, options in METHODS.items() if "codec" in options}
 
 
 def skip_codecs(method: str) -> None:

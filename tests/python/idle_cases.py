@@ -54,7 +54,7 @@ HOOKS: dict[str, Any] = {
     "cyclic": q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.1}, burst_every=4),
     "ef21": q7x2.EF21("int4:g=32", momentum=0.5),
     "ef21 powersgd": q7x2.EF21(
-        q7x2.PowerSGD(rank=2, start_iter=0, min_compression_rate=1), momentum=0.0
+        hook=q7x2.PowerSGD(rank=2, start_iter=0, min_compression_rate=1), momentum=0.0
     ),
     "composed": q7x2.Compose(
         {

@@ -150,7 +150,8 @@ class Training:
     rank sends and receives for ``slow`` ms more, on a ring. ``has_connections``: all ranks wait
     equally then, and TCP connections are known. ``per_host``: the number of
     ranks on each host. The first one waits for the first one of the host before, and the others
-    wait for it. ``busy``: the share of the time in which connections of other hosts are busy.
+    wait for it. ``crowded``: for how long ranks wait for a processor, per time that they compute.
+    ``busy``: the share of the time in which connections of other hosts are busy.
     """
 
     ranks: int = 4
@@ -158,6 +159,7 @@ class Training:
     busy: float = 0.1
     steps: int = 50
     compute: float = 20
+    crowded: float = 0
     wire: float = 5
     encode: float = 0
     late: dict[int, tuple[str, float]] = dataclasses.field(default_factory=dict)
@@ -188,9 +190,12 @@ class Training:
                     computes = self.compute / self.buckets * draw.uniform(0.95, 1.05)
                     is_late = bucket == 0 and step % self.late_every == 0
                     kind, late = self.late.get(rank, ("", 0.0)) if is_late else ("", 0.0)
-                    used[rank][0] += computes + (late if kind == "compute" else 0)
-                    used[rank][1] += late if kind == "processor" else 0
-                    starts.append(free[rank] + computes + late)
+                    ran = computes + (late if kind == "compute" else 0)
+                    waited = self.crowded * ran + (late if kind == "processor" else 0)
+                    used[rank][0] += ran
+                    used[rank][1] += waited
+                    idle = late if kind == "idle" else 0
+                    starts.append(free[rank] + ran + waited + idle)
                 took = self.encode + self.wire * draw.uniform(0.9, 1.1) + self.slow
                 end = max(starts) + took
                 for rank in range(self.ranks):

@@ -19,9 +19,13 @@ def main(words: list[str]) -> int:
     arguments = parser.parse_args(words[:split])
     arguments.pytest_args = words[split + 1 :]
     if arguments.nightly:
+        for name in ("again", "repeat", "binary", "record"):
+            if getattr(arguments, name):
+                parser.error(f"--nightly does not go with --{name}")
         return nightly.run(arguments)
-    if arguments.part:
-        parser.error("--part is for --nightly")
+    for name in ("part", "fresh"):
+        if getattr(arguments, name):
+            parser.error(f"--{name} is for --nightly")
     try:
         chosen = choose(arguments.patterns) if arguments.patterns else None
     except UnknownPattern as error:

@@ -91,7 +91,11 @@ def cpp_tests() -> dict[str, str]:
 
 def _unknown(pattern: str, tests: Sequence[str]) -> str:
     """What to say of a pattern that names nothing."""
-    parts = {part for test in tests for part in (test, *re.split(r"::|/", test))}
-    near = difflib.get_close_matches(pattern, sorted(parts), n=5, cutoff=0.5)
-    hint = "; the nearest names: " + ", ".join(near) if near else ""
-    return f"no test has '{pattern}' in its name{hint}"
+    case = CASE.fullmatch(pattern)
+    wanted = f"{case['suite']}.{case['name']}" if case else pattern.partition("[")[0]
+    separators = r"::|/" if "." in wanted else r"::|/|\."
+    parts = {part.lower(): part for test in tests for part in re.split(separators, test)}
+    near = difflib.get_close_matches(wanted.lower(), sorted(parts), n=5, cutoff=0.0)
+    return f"no test has '{pattern}' in its name; the nearest names: " + ", ".join(
+        parts[name] for name in near
+    )

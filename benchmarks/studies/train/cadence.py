@@ -64,13 +64,13 @@ CADENCE_METHODS = (
     CadenceMethod("hivemind averager", "gloo", peer=Hivemind, needs="hivemind"),
     CadenceMethod("local SGD", "q7x2", {"outer": _AVERAGE}),
     CadenceMethod(DILOCO, "q7x2", {}),
-    CadenceMethod(STREAMING, "q7x2", {"fragments": 4, "overlap": 7, "compressor": "int4"}),
+    CadenceMethod(STREAMING, "q7x2", {"fragments": 4, "overlap": 7, "codec": "int4"}),
     CadenceMethod(
         SPARSE,
         "q7x2",
         {
             "outer": _AVERAGE,
-            "compressor": "topk:0.025:reselect+int2:minmax:g=64",
+            "codec": "topk:0.025:reselect+int2:minmax:g=64",
             "residual_decay": 0.95,
         },
     ),

@@ -61,14 +61,18 @@ def _following(label: str, of: str, hook: q7x2.hooks.HookOptions) -> Variant:
     return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), of=of)
 
 
+def _codec_or_hook(given: str | q7x2.hooks.HookOptions) -> dict[str, Any]:
+    return {"codec" if isinstance(given, str) else "hook": given}
+
+
 def _adam_of(
     label: str,
     of: str,
-    codec: str | q7x2.hooks.HookOptions,
+    compress: str | q7x2.hooks.HookOptions,
     base: str = _FROZEN,
     refresh_every: int | None = None,
 ) -> Variant:
-    """The mean momentum through `codec`, with second moments that stay as they are."""
+    """The mean momentum, compressed, with second moments that stay as they are."""
 
     def make(ddp: DistributedDataParallel, recipe: Recipe) -> torch.optim.Optimizer:
         return q7x2.optim.OneBitAdam(
@@ -77,7 +81,7 @@ def _adam_of(
             weight_decay=0.01,
             start_iter=int(0.15 * recipe["steps"]),
             refresh_every=refresh_every,
-            codec=codec,
+            **_codec_or_hook(compress),
         )
 
     return Variant(label, "q7x2", none, optimizer=make, tasks=("gpt",), uncompressed=base, of=of)
@@ -135,8 +139,12 @@ def _of_momentum(of: str) -> Variant:
     return _adam_of(f"{of} of the momentum", of, _HOOKS[of])
 
 
+def _ef21(of: str) -> Variant:
+    return _changed(f"EF21, {of}", of, q7x2.EF21(**_codec_or_hook(_HOOKS[of]), momentum=0.0))
+
+
 def _ef21_of_momentum(of: str, base: str) -> Variant:
-    hook = q7x2.EF21(_HOOKS[of], momentum=0.9)
+    hook = q7x2.EF21(**_codec_or_hook(_HOOKS[of]), momentum=0.9)
     return _after_momentum(f"EF21 of the momentum, {of}", of, hook, base)
 
 
@@ -180,13 +188,13 @@ VARIANTS = (
     _adam_of(_FROZEN, ADAM, "fp32", ADAM),
     _adam_of("1-bit Adam, refreshed every 20", "1-bit Adam", "onebit", ADAM, refresh_every=20),
     _adam_of(f"{_ROTATED} of the momentum", _ROTATED, _ROTATED),
-    *(_changed(f"EF21, {of}", of, q7x2.EF21(_HOOKS[of], momentum=0.0)) for of in _THREE),
+    *map(_ef21, _THREE),
     *(_following(f"{of}, following the rate", of, _HOOKS[of]) for of in _THREE),
     _after_momentum(_AVERAGED, UNCOMPRESSED, q7x2.EF21("fp32", momentum=0.9), UNCOMPRESSED),
     _after_momentum(
         _AVERAGED_LATE,
         UNCOMPRESSED,
-        q7x2.EF21(q7x2.Quantize("fp32", start_iter=100), momentum=0.9),
+        q7x2.EF21(hook=q7x2.Quantize("fp32", start_iter=100), momentum=0.9),
         UNCOMPRESSED,
     ),
     _ef21_of_momentum("PowerSGD 4", _AVERAGED_LATE),

@@ -13,6 +13,7 @@ def load() -> ModuleType:
     """Return ``q7x2._C``.
 
     Raises:
+        ValueError: The file of ``Q7X2_CONFIG`` is wrong.
         ImportError: torch or UCX is missing or does not fit the module. If torch has another minor
             version than the one that the module was compiled for, the message has the commands
             that install or compile the right one.
@@ -20,13 +21,10 @@ def load() -> ModuleType:
     # The module links to both by soname: each must be in the process before it.
     import torch
 
-    # With _variables, which a group needs: its process may have no file descriptor left by then.
-    from q7x2._core import (
-        math_views,
-        ucx,
-        variables,  # noqa: F401
-    )
+    # With `variables`, which a group needs: its process may have no file descriptor left by then.
+    from q7x2._core import config_file, math_views, ucx
 
+    config_file.apply()
     ucx.load()
     try:
         from q7x2 import _C

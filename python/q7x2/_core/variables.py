@@ -10,6 +10,7 @@ import warnings
 KNOWN = (
     "Q7X2_ALGO",
     "Q7X2_ATTACH",
+    "Q7X2_CONFIG",
     "Q7X2_CONGESTION",
     "Q7X2_DEVICE_PATH",
     "Q7X2_DUMP",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from q7x2._core.ending import Ending
+from q7x2._core.renamed import renamed
 from q7x2.cadence.diloco_clock import DiLoCoStats
 from q7x2.cadence.diloco_options import DiLoCoOptions, QuorumOptions
 from q7x2.cadence.diloco_quorum import ByQuorum
@@ -45,7 +46,7 @@ class DiLoCo(Ending):
         sync_every: Steps between two outer steps of a parameter: an int, or an interval such as
             :class:`FollowBandwidth`, called with :class:`CadenceFacts`.
         outer: The outer optimizer.
-        compressor: A codec's name, as ``q7x2.all_reduce`` takes it, with error feedback:
+        codec: A codec's name, as ``q7x2.all_reduce`` takes it, with error feedback:
             ``"int4"``, or ``"topk:0.025:reselect+int2:minmax:g=64"``. None: float32, over any
             backend.
         residual_decay: What is left of a residual when the next outer gradient is added to it.
@@ -70,12 +71,13 @@ class DiLoCo(Ending):
 
     Raises:
         ValueError: An option is out of range, ranks have different options or models, a
-            compressor is given for a group that has no q7x2 backend, ``group`` has two ranks of a
+            a codec is given for a group that has no q7x2 backend, ``group`` has two ranks of a
             replica, or an option or the model does not go with a quorum.
         TypeError: ``model`` is not a module, ``inner`` is not an optimizer, ``outer`` is not an
             :class:`OuterSGD`, or ``quorum`` is not a :class:`QuorumOptions`.
     """
 
+    @renamed(compressor="codec", every="sync_every")
     def __init__(
         self,
         model: nn.Module,
@@ -83,7 +85,7 @@ class DiLoCo(Ending):
         *,
         sync_every: int | Interval,
         outer: OuterSGD | None = None,
-        compressor: str | None = None,
+        codec: str | None = None,
         residual_decay: float = 1.0,
         full_precision: Sequence[str] = (),
         fragments: int = 1,
@@ -106,7 +108,7 @@ class DiLoCo(Ending):
         options = DiLoCoOptions(
             sync_every=sync_every,
             outer=OuterSGD() if outer is None else outer,
-            compressor=compressor,
+            codec=codec,
             residual_decay=residual_decay,
             full_precision=full_precision,
             random_seed=random_seed,

@@ -137,7 +137,7 @@ class Fragment:
         whole = 4 * (self.weights.numel() - self._coded_numel)
         if not self._coded_numel:
             return whole
-        bits: float = load().Codec(self._options.compressor).bits
+        bits: float = load().Codec(self._options.codec).bits
         return whole + round(bits * self._coded_numel / 8)
 
     def start(
@@ -162,7 +162,7 @@ class Fragment:
         reports.write(sums[offset:], group.rank(), report)
         residual = None if self.residual is None else self.residual * self._options.residual_decay
         self.flight = Flight(sums, residual, arrives)
-        codec = self._options.compressor
+        codec = self._options.codec
         if codec is not None and self._coded_numel:
             self.flight.send(
                 lambda: all_reduce(

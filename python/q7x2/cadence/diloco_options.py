@@ -86,7 +86,7 @@ class DiLoCoOptions:
 
     sync_every: int | Interval
     outer: OuterSGD
-    compressor: str | None
+    codec: str | None
     residual_decay: float
     full_precision: Sequence[str]
     random_seed: int
@@ -106,7 +106,7 @@ class DiLoCoOptions:
         check_seed("random_seed", self.random_seed)
         check_strings("full_precision", self.full_precision)
         check_edges("edges", self.edges)
-        self._check_compressor()
+        self._check_codec()
         if self.inner_state not in _INNER_STATES:
             raise ValueError(
                 f"inner_state must be one of {', '.join(_INNER_STATES)}, got {self.inner_state!r}"
@@ -120,15 +120,15 @@ class DiLoCoOptions:
                 f"sync_every={self.sync_every}, fragments={self.fragments}, overlap={self.overlap}"
             )
 
-    def _check_compressor(self) -> None:
+    def _check_codec(self) -> None:
         from q7x2._core.extension import load
 
-        if self.compressor is None:
+        if self.codec is None:
             return
-        check_codec("compressor", self.compressor)
-        if not load().Codec(self.compressor).keeps_error:
+        check_codec("codec", self.codec)
+        if not load().Codec(self.codec).keeps_error:
             raise ValueError(
-                f"compressor must be a codec with error feedback, which {self.compressor!r} is not"
+                f"codec: expected one with error feedback, which {self.codec!r} is not"
             )
 
     def check_goes_with_quorum(self) -> None:
@@ -150,9 +150,9 @@ class DiLoCoOptions:
                 )
         if self.outer.divide_by_rate:
             raise ValueError("divide_by_rate needs the rates of all ranks: not with a quorum")
-        if self.compressor is not None and not load().Codec(self.compressor).has_messages:
+        if self.codec is not None and not load().Codec(self.codec).has_messages:
             raise ValueError(
-                f"compressor: {self.compressor!r} cannot encode the data of one rank alone, which "
+                f"codec: {self.codec!r} cannot encode the data of one rank alone, which "
                 "a quorum needs"
             )
 
@@ -163,7 +163,7 @@ class DiLoCoOptions:
 
     def is_whole(self, name: str) -> bool:
         """Whether the outer gradient of this parameter is never compressed."""
-        return self.compressor is None or matches(name, self.full_precision)
+        return self.codec is None or matches(name, self.full_precision)
 
     def recipe(self) -> dict[str, Any]:
         """What all ranks, and a checkpoint, must have in common, as plain data."""

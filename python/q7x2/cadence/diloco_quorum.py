@@ -92,7 +92,7 @@ class ByQuorum:
             self._share()
         coded = sum(p.numel() for _, p in fragment.coded)
         self._bytes = OuterBytes(
-            options.compressor, coded, fragment.weights.numel(), options.random_seed
+            options.codec, coded, fragment.weights.numel(), options.random_seed
         )
         self._exchange = Exchange(
             group,

@@ -220,8 +220,8 @@ class Together:
     def _meet(self, group: ProcessGroup | None, is_new: bool) -> None:
         group = resolve_group(group)
         self._replica.check_apart(group)
-        if self._options.compressor is not None:
-            backend_of(group, "DiLoCo with a compressor")
+        if self._options.codec is not None:
+            backend_of(group, "DiLoCo with a codec")
         shapes = {f"parameter {name}": shape for name, shape in self._shapes.items()}
         facts = self._options.recipe() | shapes
         check_agreement("DiLoCo of the same model", facts, group, device=self._device)

@@ -8,7 +8,20 @@ import sys
 from collections.abc import Sequence
 
 from q7x2._core.version_action import VersionAction
-from q7x2.cli import advise, blame, cost, experiment, info, report, sql, timeline, top, trace, why
+from q7x2.cli import (
+    advise,
+    blame,
+    config,
+    cost,
+    experiment,
+    info,
+    report,
+    sql,
+    timeline,
+    top,
+    trace,
+    why,
+)
 from q7x2.fabric import command as fabric_command
 from q7x2.plan import draw as plan_draw
 from q7x2.plan import explain as plan_explain
@@ -27,6 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info.add_parser(commands)
+    config.add_parser(commands)
     fabric_command.add_parser(commands)
     plan = commands.add_parser("plan", help="look at the Plans that algorithms make")
     actions = plan.add_subparsers(dest="plan", required=True, metavar="ACTION")

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from q7x2._core.option_checks import check_flags, compressor_kind
+from q7x2._core.renamed import renamed
 from q7x2.hooks.base import FullPrecision, Job, check_patterns
 
 
+@renamed(compressor="name")
 @dataclass(frozen=True)
 class Compressed(FullPrecision):
     """Send gradients through any compressor of q7x2, by the name that it has in C++.
@@ -17,7 +19,7 @@ class Compressed(FullPrecision):
     >>> q7x2.attach(ddp, q7x2.hooks.Compressed("cyclic_top_k", {"ratio": 0.01}))
 
     Args:
-        compressor: The compressor's name. :meth:`describe` lists all.
+        name: The compressor's name. :meth:`describe` lists all.
         options: The compressor's options, by name. Options that are left out have their defaults.
         compress_vectors: Whether biases, norms and other parameters of one dimension are
             compressed. FSDP2's shards always are.
@@ -27,7 +29,7 @@ class Compressed(FullPrecision):
         ValueError: The compressor or an option does not exist, or a value does not fit.
     """
 
-    compressor: str
+    name: str
     options: Mapping[str, Any] | None = None
     compress_vectors: bool = field(default=False, kw_only=True)
     use_error_feedback: bool = field(default=True, kw_only=True)
@@ -37,15 +39,15 @@ class Compressed(FullPrecision):
         check_flags(
             compress_vectors=self.compress_vectors, use_error_feedback=self.use_error_feedback
         )
-        fields = {each.name: each for each in compressor_kind(self.compressor).fields}
+        fields = {each.name: each for each in compressor_kind(self.name).fields}
         given = {} if self.options is None else self.options
-        for name, value in given.items():
-            if name not in fields:
+        for option, value in given.items():
+            if option not in fields:
                 raise ValueError(
-                    f"{self.compressor} has no option {name!r}: expected one of {', '.join(fields)}"
+                    f"{self.name} has no option {option!r}: expected one of {', '.join(fields)}"
                 )
-            fields[name].check(value)
-        whole = {name: given.get(name, each.default) for name, each in fields.items()}
+            fields[option].check(value)
+        whole = {option: given.get(option, each.default) for option, each in fields.items()}
         object.__setattr__(self, "options", whole)
 
     @staticmethod
@@ -60,7 +62,7 @@ class Compressed(FullPrecision):
         return "\n".join(lines)
 
     def lanes(self, on_q7x2: bool) -> int:
-        lanes: int = compressor_kind(self.compressor).lanes
+        lanes: int = compressor_kind(self.name).lanes
         return lanes
 
     def factory(self, job: Job) -> Any:
@@ -76,7 +78,7 @@ class Compressed(FullPrecision):
         ]
         return self._compressing_hook(
             job,
-            self.compressor,
+            self.name,
             options,
             whole=whole,
             use_error_feedback=self.use_error_feedback,

@@ -15,35 +15,38 @@ class OfMomentum:
     """The common options of hooks that send a momentum, or its changes.
 
     Args:
-        codec: A codec's name, as :class:`Quantize` takes it, or the hook that compresses:
-            :class:`Quantize`, :class:`TopK`, :class:`OneBit` or :class:`PowerSGD`. Its other
-            options apply. Parameters that are sent uncompressed have the same momentum.
+        codec: A codec's name, as :class:`Quantize` takes it.
         momentum: The factor of the momentum.
+        hook: The hook that compresses, instead of a codec: :class:`Quantize`, :class:`TopK`,
+            :class:`OneBit` or :class:`PowerSGD`, with its other options. Parameters that it sends
+            uncompressed have the same momentum.
 
     Raises:
         ValueError: There is no such codec, the hook does not compress gradients, or ``momentum`` is
             not at least 0 and less than 1.
     """
 
-    codec: str | HookOptions = "onebit"
+    codec: str = "onebit"
     momentum: float = field(default=0.9, kw_only=True)
+    hook: HookOptions | None = field(default=None, kw_only=True)
 
     _signal: ClassVar[str]  # a name in ``compressing_fields``
 
     def __post_init__(self) -> None:
-        if not isinstance(self.codec, FullPrecision):
-            check_codec("codec", self.codec)
-        elif not self.codec._sends_gradients:
+        if hasattr(self.codec, "factory"):
+            raise ValueError(f"codec is a name: expected hook={self.codec!r}")
+        check_codec("codec", self.codec)
+        compresses = isinstance(self.hook, FullPrecision) and self.hook._sends_gradients
+        if self.hook is not None and not compresses:
             raise ValueError(
-                f"codec must compress gradients, as TopK and PowerSGD do; {self.codec!r} makes a "
-                f"momentum of its own"
+                f"hook must compress gradients, as TopK and PowerSGD do, got {self.hook!r}"
             )
         check_factor("momentum", self.momentum)
 
     @property
-    def compressor(self) -> FullPrecision:
+    def compressing(self) -> FullPrecision:
         """The hook that compresses."""
-        return self.codec if isinstance(self.codec, FullPrecision) else Quantize(str(self.codec))
+        return self.hook if isinstance(self.hook, FullPrecision) else Quantize(self.codec)
 
     def lanes(self, on_q7x2: bool) -> int:
         return self._hook.lanes(on_q7x2)
@@ -53,12 +56,12 @@ class OfMomentum:
         return self._hook.factory(replace(job, signal=signal))
 
     def recipe(self) -> dict[str, Any]:
-        codec = {"hook": type(self.compressor).__name__, **self.compressor.recipe()}
+        codec = {"hook": type(self.compressing).__name__, **self.compressing.recipe()}
         return {"codec": codec, "momentum": self.momentum}
 
     @property
     def _hook(self) -> HookOptions:
-        return cast(HookOptions, self.compressor)
+        return cast(HookOptions, self.compressing)
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ class MeanMomentum(OfMomentum):
     _signal = "global"
 
     @property
-    def compressor(self) -> FullPrecision:
-        hook = super().compressor
+    def compressing(self) -> FullPrecision:
+        hook = super().compressing
         schedule: dict[str, Any] = {
             "start_iter": self.start_iter,
             "burst_every": self.refresh_every,
@@ -106,17 +109,21 @@ class EF21(OfMomentum):
     the next change. So the sum of what was sent and what is kept is always the mean of the momenta.
 
     Args:
-        codec: A codec's name, as :class:`Quantize` takes it, or the hook that compresses:
-            :class:`Quantize`, :class:`TopK`, :class:`OneBit` or :class:`PowerSGD`. Its other
-            options apply.
+        codec: A codec's name, as :class:`Quantize` takes it.
         momentum: The factor of the momentum; 0: the changes of the gradient are sent.
+        hook: The hook that compresses, instead of a codec: :class:`Quantize`, :class:`TopK`,
+            :class:`OneBit` or :class:`PowerSGD`, with its other options.
+
+    Raises:
+        ValueError: The codec does not exist; the hook keeps no error, or makes a momentum of its
+            own; or ``momentum`` is out of range.
     """
 
-    codec: str | HookOptions = "int4:g=128"
+    codec: str = "int4:g=128"
 
     _signal = "difference"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not getattr(self.compressor, "use_error_feedback", True):
+        if not getattr(self.compressing, "use_error_feedback", True):
             raise ValueError("EF21 keeps what is lost: expected a codec with error feedback")

@@ -38,6 +38,7 @@ from q7x2.ledger.timeline import Timeline
 
 # Seconds of waiting for a processor per second of running.
 _CROWDED = 0.5
+_MORE_WORK = 1.5
 # The share of a step below which a cause is not worth a line.
 _LEAST_SHARE = 1e-3
 
@@ -149,7 +150,7 @@ def _causes(
                 f"processor {100 * (uses[index].delay or 0):.0f} % of the time"
             )
             add("processor", rank, text, [("straggler", rank), ("queueing", rank)])
-        elif is_crowded(uses):
+        elif is_crowded(uses) and not _works_more(uses, index):
             crowded += [("straggler", rank), ("queueing", rank)]
         else:
             late.append(rank)
@@ -218,6 +219,13 @@ def is_crowded(uses: Sequence[RankUse]) -> bool:
     """Whether main threads wait for processors for long: the median of the ranks."""
     known = [each for each in (use.starved() for use in uses) if each is not None]
     return bool(known) and statistics.median(known) > _CROWDED
+
+
+def _works_more(uses: Sequence[RankUse], index: int) -> bool:
+    """Whether a rank computes clearly longer than the others: no lack of processors makes it."""
+    mine = uses[index].ran
+    others = [use.ran for i, use in enumerate(uses) if i != index and use.ran is not None]
+    return mine is not None and bool(others) and mine > _MORE_WORK * statistics.median(others)
 
 
 def _shortage(uses: Sequence[RankUse], index: int) -> float | None:

@@ -115,7 +115,8 @@ class OneBitAdam(_OverHook):
         refresh_every: After the freeze, one of every ``refresh_every`` steps is a step of AdamW on
             whole gradients. So the second moments follow slowly (Lu et al., 0/1 Adam, 2022). None:
             never.
-        codec: The name of the momentum's codec, or the hook that compresses it, for example
+        codec: The name of the momentum's codec.
+        hook: The hook that compresses the momentum instead of a codec, for example
             ``q7x2.PowerSGD(rank=4)`` or ``q7x2.TopK(0.01)``. ``start_iter`` replaces that of the
             hook.
         scaler: The ``torch.amp.GradScaler`` of the training, if there is one.
@@ -138,7 +139,8 @@ class OneBitAdam(_OverHook):
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None = None,
         start_iter: int = 1000,
         refresh_every: int | None = None,
-        codec: str | HookOptions = "onebit",
+        codec: str = "onebit",
+        hook: HookOptions | None = None,
         scaler: Any = None,
         threads: int = 1,
     ) -> None:
@@ -148,7 +150,11 @@ class OneBitAdam(_OverHook):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(ddp, params, defaults)
         self._options = MeanMomentum(
-            codec, momentum=betas[0], start_iter=start_iter, refresh_every=refresh_every
+            codec,
+            hook=hook,
+            momentum=betas[0],
+            start_iter=start_iter,
+            refresh_every=refresh_every,
         )
         self.hook: Attached = attach(ddp, self._options, scaler=scaler, threads=threads)
         self.start_iter = start_iter

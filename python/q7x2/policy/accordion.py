@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_positive, check_strings, check_whole
-from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, named
+from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, at_level, named
 
 
 class Accordion(Policy):
@@ -64,7 +64,7 @@ class Accordion(Policy):
 
     def possible(self) -> Sequence[Decision]:
         return [
-            Decision(dict.fromkeys(self._mine, ParameterPolicy(level)))
+            Decision(dict.fromkeys(self._mine, at_level(level)))
             for level in (self.mild, self.strong)
         ]
 
@@ -73,7 +73,7 @@ class Accordion(Policy):
             self._choose(facts)
         return Decision(
             {
-                name: ParameterPolicy(self.strong if settled else self.mild)
+                name: at_level(self.strong if settled else self.mild)
                 for name, settled in self._settled.items()
             },
             measures=self._is_due(step),
@@ -98,6 +98,7 @@ class Accordion(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
+            "levels": [self.mild, self.strong],
             "settled": dict(self._settled),
             "norms": dict(self._norms),
             "measured_in": self._measured_in,
@@ -105,6 +106,7 @@ class Accordion(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._check_levels(state, [self.mild, self.strong])
         self._settled = dict(state["settled"])
         self._norms = dict(state["norms"])
         self._measured_in = state["measured_in"]

@@ -104,9 +104,14 @@ class BitAllocation(Policy):
         self._chosen_in = facts.step // self.decide_every
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"chosen": dict(self._chosen), "chosen_in": self._chosen_in}
+        return super().state_dict() | {
+            "levels": list(self.codecs),
+            "chosen": dict(self._chosen),
+            "chosen_in": self._chosen_in,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._check_levels(state, self.codecs)
         self._chosen = dict(state["chosen"])
         self._chosen_in = state["chosen_in"]

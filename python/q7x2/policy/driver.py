@@ -124,10 +124,10 @@ def merge(decisions: Sequence[Decision]) -> Decision:
     for decision in decisions:
         for name, policy in decision.parameters.items():
             last = parameters.get(name, ParameterPolicy())
-            compressor = policy.compressor
-            if compressor is None:
-                compressor = last.compressor
-            parameters[name] = ParameterPolicy(compressor, policy.whole, policy.skip)
+            chosen = policy if policy.level else last
+            parameters[name] = ParameterPolicy(
+                chosen.codec, policy.whole, policy.skip, rank=chosen.rank
+            )
         candidates |= dict.fromkeys(decision.candidates)
     return Decision(
         parameters,
@@ -164,5 +164,4 @@ def snapshots_in(text: str) -> list[dict[str, Any]]:
 
 
 def _row(policy: ParameterPolicy) -> Row:
-    compressor = policy.compressor
-    return Row(policy.whole, policy.skip, "" if compressor is None else str(compressor))
+    return Row(policy.whole, policy.skip, policy.level)

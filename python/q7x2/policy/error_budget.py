@@ -8,12 +8,21 @@ from dataclasses import asdict
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_positive, check_strings, check_whole
-from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, Verdict, named
+from q7x2.policy.policy import (
+    WHOLE,
+    Decision,
+    Facts,
+    ParameterPolicy,
+    Policy,
+    PolicyEvent,
+    Verdict,
+    at_level,
+    named,
+)
 from q7x2.policy.probe import Probe
 from q7x2.policy.retry import Retry
 from q7x2.policy.single import SingleLevels
 
-WHOLE = "whole"  # the level at which nothing is compressed
 _FIRST_SIGNS = 8  # estimates without harm before the first return to a level that was left
 
 
@@ -42,7 +51,7 @@ class ErrorBudget(Policy):
       since the first validation, or of the lowest loss if that is more.
 
     Args:
-        levels: From the strongest compressor to the mildest: codecs' names, or ranks of
+        levels: From the strongest compression to the mildest: codecs' names, or ranks of
             :class:`PowerSGD`. The last one may be ``"whole"``: uncompressed.
         start: The position of the first level.
         layer_error: The largest relative error of one gradient; None: any.
@@ -103,7 +112,7 @@ class ErrorBudget(Policy):
 
     def possible(self) -> Sequence[Decision]:
         levels = [*self.levels, *([] if self._probe is None else [WHOLE])]
-        return [Decision(dict.fromkeys(self._mine, _at(level))) for level in levels]
+        return [Decision(dict.fromkeys(self._mine, at_level(level))) for level in levels]
 
     def decide(self, step: int, facts: Facts | None) -> Decision:
         if facts is not None and facts.gradients and facts.is_finite:
@@ -112,7 +121,7 @@ class ErrorBudget(Policy):
             return Decision({name: ParameterPolicy(whole=True) for name in self._mine})
         watches = self.layer_error is not None or self.total_error is not None
         return Decision(
-            {name: _at(self.levels[self._position(name)]) for name in self._mine},
+            {name: at_level(self.levels[self._position(name)]) for name in self._mine},
             measures=watches and step % self.measure_every == 0,
         )
 
@@ -208,6 +217,7 @@ class ErrorBudget(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
+            "levels": list(self.levels),
             "level": self._level,
             "loosest": self._loosest,
             "since": self._since,
@@ -220,6 +230,7 @@ class ErrorBudget(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._check_levels(state, self.levels)
         if state["level"] >= len(self.levels):
             raise ValueError(
                 f"the state has level {state['level']}, but there are {len(self.levels)} levels"
@@ -232,10 +243,6 @@ class ErrorBudget(Policy):
         self._first, self._lowest = state["first"], state["lowest"]
         if self._probe is not None and state["probe"]:
             self._probe.load_state_dict(state["probe"])
-
-
-def _at(level: str | int) -> ParameterPolicy:
-    return ParameterPolicy(whole=True) if level == WHOLE else ParameterPolicy(level)
 
 
 def _checked(levels: Sequence[str | int]) -> list[str | int]:

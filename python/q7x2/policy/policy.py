@@ -10,13 +10,15 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from q7x2._core.renamed import renamed_attributes
+from q7x2._core.renamed import renamed, renamed_attributes
 from q7x2.policy.cadence import describe
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from q7x2._core.runner import GradientSums
+
+WHOLE = "whole"  # the level at which nothing is compressed
 
 
 class DivergenceError(RuntimeError):
@@ -86,28 +88,45 @@ class Facts:
         return GradientFacts(gradient, residual, 0).relative_error
 
 
+@renamed(compressor="codec or rank")
 @dataclass(frozen=True)
 class ParameterPolicy:
     """How the gradient of one parameter travels. It holds for those that the hook compresses.
 
     Args:
-        compressor: A codec's name, for hooks that send through a codec; for :class:`PowerSGD` a
-            rank, at most that of the hook. None: what the hook's options say.
+        codec: A codec's name, for hooks that send through a codec. None: what the hook's options
+            say.
         whole: Do not compress it. What its residual holds goes along.
         skip: Do not send it: it is added to its residual, and the mean is zero. Only hooks with
             residuals of gradients can do that.
+        rank: A rank, for :class:`PowerSGD`, at most that of the hook. None: what its options say.
 
     Raises:
-        ValueError: ``whole`` and ``skip`` are both set.
+        ValueError: Two of these contradict each other.
     """
 
-    compressor: str | int | None = None
+    codec: str | None = None
     whole: bool = False
     skip: bool = False
+    rank: int | None = field(default=None, kw_only=True)
+
+    @property
+    def level(self) -> str:
+        """The codec or the rank as text; empty if it says neither."""
+        return self.codec or ("" if self.rank is None else str(self.rank))
 
     def __post_init__(self) -> None:
+        if self.codec is not None and self.rank is not None:
+            raise ValueError(f"expected a codec or a rank, got {self.codec!r} and {self.rank!r}")
         if self.whole and self.skip:
             raise ValueError("a gradient cannot travel whole and be skipped in the same step")
+
+
+def at_level(level: str | int) -> ParameterPolicy:
+    """The policy that a level stands for: a codec's name, a rank, or :data:`WHOLE`."""
+    if isinstance(level, int):
+        return ParameterPolicy(rank=level)
+    return ParameterPolicy(whole=True) if level == WHOLE else ParameterPolicy(level)
 
 
 @dataclass(frozen=True)
@@ -149,7 +168,7 @@ class PolicyEvent:
         kind: For example ``"validation"``, ``"level"``, ``"alarm"`` or ``"roll_back"``.
         parameter: The name of the parameter; empty: all of them.
         value: A loss or a relative error, as ``kind`` says.
-        level: The compressor that holds from then on; empty if the event is about none.
+        level: The codec or the rank that holds from then on; empty if the event is about none.
     """
 
     step: int
@@ -258,6 +277,21 @@ class Policy:
                 f"expected the state of a {type(self).__name__}, got {state.get('policy')!r}"
             )
         self.history = [PolicyEvent(*event) for event in state["history"]]
+
+    def _check_levels(self, state: Mapping[str, Any], levels: Sequence[str | int]) -> None:
+        """Raise ValueError if the state's numbers are those of other levels than these."""
+        name = type(self).__name__
+        if "levels" not in state:  # an old one: "int4" had another meaning
+            if "int4" in levels:
+                raise ValueError(
+                    f"the state of this {name} is of a version in which 'int4' meant "
+                    "'hadamard+int4:g=128' in policies: write that instead of 'int4'"
+                )
+        elif list(state["levels"]) != list(levels):
+            raise ValueError(
+                f"expected the state of a {name} with the levels {list(levels)}, got one with "
+                f"{list(state['levels'])}"
+            )
 
     def roll_back(self, state: Mapping[str, Any]) -> None:
         """The training goes on from where ``state`` was taken.

@@ -162,13 +162,13 @@ def test_equals_a_hand_written_streaming_diloco(world_size: int) -> None:
     assert diloco.stats.outer_steps == 6
 
 
-@pytest.mark.parametrize("compressor", [None, "int4"])
+@pytest.mark.parametrize("codec", [None, "int4"])
 @pytest.mark.ranks(2)
-def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str | None) -> None:
+def test_overlap_changes_when_it_is_waited_for_and_nothing_else(codec: str | None) -> None:
     """The same schedule with messages that are waited for at once: the same bits."""
-    if compressor and dist.get_backend() == "gloo":
+    if codec and dist.get_backend() == "gloo":
         pytest.skip("gloo has no codecs")
-    options = {"sync_every": 6, "fragments": 2, "overlap": 2, "compressor": compressor}
+    options = {"sync_every": 6, "fragments": 2, "overlap": 2, "codec": codec}
     runs = []
     for waits in (False, True):
         model, diloco = made(**options)
@@ -187,17 +187,17 @@ def test_overlap_changes_when_it_is_waited_for_and_nothing_else(compressor: str 
 
 @NEEDS_Q7X2
 @pytest.mark.parametrize(
-    ("compressor", "decay"), each_value(["int8", "hadamard+int2", SPARSE], [1.0, 0.5])
+    ("codec", "decay"), each_value(["int8", "hadamard+int2", SPARSE], [1.0, 0.5])
 )
 @pytest.mark.ranks(3)
 def test_what_is_sent_and_what_is_kept_are_the_signal(
-    compressor: str, decay: float, world_size: int
+    codec: str, decay: float, world_size: int
 ) -> None:
     """With an outer step that subtracts the mean, n times what it subtracts is what was sent."""
     model, diloco = made(
         sync_every=2,
         outer=WEIGHTS_ONLY,
-        compressor=compressor,
+        codec=codec,
         residual_decay=decay,
         full_precision=["norm.*"],
     )
@@ -259,7 +259,7 @@ def test_sparse_messages_are_a_hundred_times_smaller_than_float32() -> None:
     """Of the outer gradient of 30 steps. With ``reselect`` the sum is as short as a contribution,
     so the ratio of messages is that of an all-reduce."""
     every = 30
-    model, diloco = made(sync_every=every, outer=WEIGHTS_ONLY, compressor=SPARSE)
+    model, diloco = made(sync_every=every, outer=WEIGHTS_ONLY, codec=SPARSE)
     shared, local = diloco.shared_weights, after_inner_steps(model, diloco)
     train(model, diloco, range(every))
     signal = torch.cat([(shared[name] - value).flatten() for name, value in local.items()])

@@ -20,8 +20,8 @@ from values import assert_bits
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "diloco": {"sync_every": 3},
-    "sparse": {"sync_every": 3, "compressor": SPARSE, "residual_decay": 0.9},
-    "streaming": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "sparse": {"sync_every": 3, "codec": SPARSE, "residual_decay": 0.9},
+    "streaming": {"sync_every": 4, "fragments": 2, "overlap": 1, "codec": "int4"},
 }
 KINDS = [nightly("diloco", "sparse is the same with residuals"), "sparse", "streaming"]
 
@@ -53,7 +53,7 @@ def train_until_failure(model: torch.nn.Module, diloco: q7x2.cadence.DiLoCo, fir
 @pytest.mark.ranks(2)
 def test_a_failed_outer_step_is_undone_and_another_group_goes_on(kind: str) -> None:
     """Rank 1 stays away, so that rank 0 waits until its time is over."""
-    if "compressor" in OPTIONS[kind] and dist.get_backend() == "gloo":
+    if "codec" in OPTIONS[kind] and dist.get_backend() == "gloo":
         pytest.skip("gloo has no codecs")
     group = dist.new_group(timeout=timedelta(seconds=2))
     model, diloco = made(**OPTIONS[kind], group=group)

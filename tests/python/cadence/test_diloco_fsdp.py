@@ -25,7 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "diloco": {"sync_every": 3},
     "averaged momentum": {"sync_every": 3, "outer": WEIGHTS_ONLY, "inner_state": "average"},
     "streaming": {"sync_every": 6, "fragments": 3, "overlap": 2},
-    "int4": {"sync_every": 4, "fragments": 2, "overlap": 1, "compressor": "int4"},
+    "int4": {"sync_every": 4, "fragments": 2, "overlap": 1, "codec": "int4"},
 }
 FOUR_RANKS = pytest.mark.ranks(4)
 
@@ -93,7 +93,7 @@ def test_a_sharded_model_learns_what_a_plain_one_does(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @FOUR_RANKS
 def test_replicas_share_bits(method: str) -> None:
-    if "compressor" in METHODS[method]:
+    if "codec" in METHODS[method]:
         skip_codecs("int4")
     mesh, group = _mesh()
     model, diloco = _made(_sharded(mesh, seed=dist.get_rank() // 2), group, **METHODS[method])

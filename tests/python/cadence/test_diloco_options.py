@@ -26,8 +26,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"overlap": -1}, ValueError, "overlap must not be negative"),
     ({"blend": 1.0}, ValueError, "blend must be at least 0 and less than 1"),
     ({"residual_decay": 0}, ValueError, "residual_decay must be more than 0 and at most 1"),
-    ({"compressor": "int5"}, ValueError, "compressor: .*int5"),
-    ({"compressor": "sign"}, ValueError, "error feedback, which 'sign' is not"),
+    ({"codec": "int5"}, ValueError, "codec: .*int5"),
+    ({"codec": "sign"}, ValueError, "error feedback, which 'sign' is not"),
     ({"full_precision": ["nothing.here"]}, ValueError, "no parameter's name matches"),
     ({"full_precision": "*.bias"}, ValueError, "full_precision must be a tuple or a list"),
     ({"inner_state": "mean"}, ValueError, "inner_state must be one of keep, average"),
@@ -87,6 +87,6 @@ def test_ranks_with_other_options_or_models_are_told() -> None:
 
 @pytest.mark.beyond("q7x2", "has codecs")
 @pytest.mark.ranks(2)
-def test_a_compressor_needs_q7x2() -> None:
+def test_a_codec_needs_q7x2() -> None:
     with pytest.raises(ValueError, match="needs a group with a q7x2 backend"):
-        made(sync_every=2, compressor="int8")
+        made(sync_every=2, codec="int8")

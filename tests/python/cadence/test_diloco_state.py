@@ -27,7 +27,7 @@ from values import assert_bits
 STREAMING = {"sync_every": 6, "fragments": 2, "overlap": 3}
 RESUMED = {
     **METHODS,
-    "streaming, sparse": {**STREAMING, "compressor": SPARSE, "residual_decay": 0.9},
+    "streaming, sparse": {**STREAMING, "codec": SPARSE, "residual_decay": 0.9},
 }
 
 
@@ -57,7 +57,7 @@ def test_resumes_within_an_interval_with_the_same_bits(method: str) -> None:
     """Saved at step 7: with overlap an outer gradient is on the way."""
     skip_codecs(method)
     options = RESUMED[method]
-    if "compressor" in options and dist.get_backend() == "gloo":
+    if "codec" in options and dist.get_backend() == "gloo":
         pytest.skip("gloo has no codecs")
     model, diloco = made(**options)
     train(model, diloco, range(7))
@@ -99,7 +99,7 @@ def test_fewer_ranks_share_the_residuals_of_all() -> None:
         "sync_every": 6,
         "fragments": 2,
         "overlap": 2,
-        "compressor": "int4",
+        "codec": "int4",
         "outer": WEIGHTS_ONLY,
     }
     model, diloco = made(**options)

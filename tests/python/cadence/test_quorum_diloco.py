@@ -73,7 +73,7 @@ def test_it_is_diloco_if_nobody_is_late() -> None:
 @ONLY_Q7X2
 @pytest.mark.ranks(3)
 def test_a_training_with_a_codec_goes_on_from_a_state_with_the_same_bits() -> None:
-    options = {"compressor": SPARSE, "residual_decay": 0.9, "full_precision": ["norm.*"]}
+    options = {"codec": SPARSE, "residual_decay": 0.9, "full_precision": ["norm.*"]}
     model, diloco = made(**options)
     train(model, diloco, 2)
     state = diloco.state_dict()
@@ -149,7 +149,7 @@ def test_what_a_late_rank_has_learnt_counts_later_within_the_bound(staleness: in
 @pytest.mark.parametrize("stopped", [0, 2])
 @pytest.mark.ranks(3, deadline=120)
 def test_no_outer_step_waits_for_a_rank_that_is_stopped(stopped: int) -> None:
-    model, diloco = made(grace=0.1, takeover=0.1, compressor="int8")
+    model, diloco = made(grace=0.1, takeover=0.1, codec="int8")
     processes, rank = pids(), dist.get_rank()
     train(model, diloco, 1)
     if rank == stopped:
@@ -203,8 +203,8 @@ def test_mistakes_raise_when_it_is_made() -> None:
         ("need must be at least 2", {"need": 1}),
         ("balance must be True or False", {"balance": 2}),
         ("divide_by_rate needs the rates", {"outer": q7x2.cadence.OuterSGD(divide_by_rate=True)}),
-        ("must be a codec with error feedback", {"compressor": "sign"}),
-        ("cannot encode the data of one rank alone", {"compressor": "sumint8"}),
+        ("expected one with error feedback", {"codec": "sign"}),
+        ("cannot encode the data of one rank alone", {"codec": "sumint8"}),
         ("fragments needs outer steps of all ranks: .* must be 1, got 2", {"fragments": 2}),
         ("overlap needs outer steps of all ranks: .* must be 0, got 1", {"overlap": 1}),
         ("blend needs outer steps of all ranks", {"blend": 0.5}),

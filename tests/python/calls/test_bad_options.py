@@ -74,11 +74,16 @@ CODECS = "int8"  # one of those that the message must list
         (lambda: q7x2.SignSGD(momentum="high"), "momentum must be at least 0"),
         (lambda: MeanMomentum("onebyte"), "codec: .*onebit"),
         (lambda: MeanMomentum(momentum=1.0), "momentum must be at least 0"),
-        (lambda: q7x2.EF21(q7x2.SignSGD()), "codec must compress gradients, as TopK"),
-        (lambda: q7x2.EF21(q7x2.TopK(momentum=0.9)), "codec must compress gradients, as TopK"),
-        (lambda: q7x2.EF21(q7x2.Allreduce()), "codec: .*Allreduce"),
+        (lambda: q7x2.EF21(hook=q7x2.SignSGD()), "hook must compress gradients, as TopK"),
+        (lambda: q7x2.EF21(hook=q7x2.TopK(momentum=0.9)), "hook must compress gradients, as TopK"),
+        (lambda: q7x2.EF21(hook=q7x2.Allreduce()), "hook must compress .*Allreduce"),
+        (lambda: q7x2.EF21(q7x2.TopK(0.01)), r"codec is a name: expected hook=TopK\("),
         (
-            lambda: q7x2.EF21(q7x2.PowerSGD(use_error_feedback=False)),
+            lambda: q7x2.policy.ParameterPolicy("int8", rank=4),
+            "a codec or a rank, got 'int8'",
+        ),
+        (
+            lambda: q7x2.EF21(hook=q7x2.PowerSGD(use_error_feedback=False)),
             "expected a codec with error feedback",
         ),
         (lambda: LionUpdate(kept_momentum=1.0), "kept_momentum must be at least 0"),
@@ -106,6 +111,10 @@ def test_bad_options_are_refused_when_they_are_made(make: Callable[[], Any], mes
         (lambda: q7x2.TopK(warmup_steps=10), "warmup_steps", "start_iter"),
         (lambda: q7x2.TopK(0.1, threshold="sampled"), "threshold", "selection"),
         (lambda: q7x2.optim.OneBitAdam(None, freeze_step=10), "freeze_step", "start_iter"),
+        (lambda: q7x2.cadence.DiLoCo(None, None, compressor="int4"), "compressor", "codec"),
+        (lambda: q7x2.cadence.DiLoCo(None, None, every=3), "every", "sync_every"),
+        (lambda: q7x2.policy.ParameterPolicy(compressor=4), "compressor", "codec or rank"),
+        (lambda: q7x2.hooks.Compressed(compressor="codec"), "compressor", "name"),
     ],
 )
 def test_old_names_say_the_new_ones(make: Callable[[], Any], old: str, new: str) -> None:

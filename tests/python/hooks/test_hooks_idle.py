@@ -245,7 +245,7 @@ LOW_RANK = {
     "alternating": q7x2.PowerSGD(rank=1, start_iter=0, alternating=True),
     "batched": q7x2.PowerSGD(rank=1, start_iter=0, batched=True),
     "full at first": q7x2.PowerSGD(rank=1, start_iter=3),
-    "momentum": q7x2.EF21(q7x2.PowerSGD(rank=1, start_iter=0), momentum=0.0),
+    "momentum": q7x2.EF21(hook=q7x2.PowerSGD(rank=1, start_iter=0), momentum=0.0),
     "composed": q7x2.Compose({"*": q7x2.PowerSGD(rank=1, start_iter=0)}),
 }
 

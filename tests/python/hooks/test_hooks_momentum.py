@@ -26,11 +26,11 @@ from values import FEW, assert_bits, assert_close, assert_same_on_all_ranks
 CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 1e-5}
 
 # Each loses much of a matrix of 16 x 32.
-COMPRESSORS = {
-    "codec": "int2:g=32",
-    "top-k": q7x2.TopK(0.05, start_iter=0),
-    "powersgd": q7x2.PowerSGD(rank=1, start_iter=0, min_compression_rate=1),
-    "onebit": q7x2.OneBit(start_iter=0),
+COMPRESSORS: dict[str, dict[str, Any]] = {
+    "codec": {"codec": "int2:g=32"},
+    "top-k": {"hook": q7x2.TopK(0.05, start_iter=0)},
+    "powersgd": {"hook": q7x2.PowerSGD(rank=1, start_iter=0, min_compression_rate=1)},
+    "onebit": {"hook": q7x2.OneBit(start_iter=0)},
 }
 
 
@@ -38,7 +38,7 @@ COMPRESSORS = {
 @pytest.mark.ranks(*FEW)
 def test_ef21_has_sent_and_holds_back_the_mean_of_the_momenta(name: str, world_size: int) -> None:
     """h, which all have, and the residuals are together the mean of what each rank computes."""
-    ddp, hook = attached(q7x2.EF21(COMPRESSORS[name], momentum=0.8), linear())
+    ddp, hook = attached(q7x2.EF21(**COMPRESSORS[name], momentum=0.8), linear())
     momenta = [torch.zeros(16, 32, dtype=torch.double) for _ in range(world_size)]
     losses = []
     for step in range(30):
@@ -73,7 +73,7 @@ def test_ef21_without_loss_is_the_momentum_of_all_parameters() -> None:
 
 @pytest.mark.ranks(2)
 def test_ef21_sends_gradients_in_full_precision_and_goes_on_from_their_momentum() -> None:
-    options = q7x2.EF21(q7x2.Quantize("int2:g=32", start_iter=2, burst_every=3), momentum=0.5)
+    options = q7x2.EF21(hook=q7x2.Quantize("int2:g=32", start_iter=2, burst_every=3), momentum=0.5)
     ddp, hook = attached(options, linear())
     momentum: Any = 0.0
     for step in range(8):
@@ -123,7 +123,7 @@ def test_ef21_stays_true_after_a_step_that_is_undone(scaler: bool) -> None:
 def test_one_bit_adam_compresses_its_momentum_by_any_hook(name: str) -> None:
     """The momentum and the residuals are what went in, and vectors have the same momentum."""
     ddp, plain = DDP(net()), DDP(net())
-    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.0, codec=COMPRESSORS[name], start_iter=2)
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.0, start_iter=2, **COMPRESSORS[name])
     names = {p: n for n, p in ddp.module.named_parameters()}
     held: dict[str, torch.Tensor] = {}
     for step in range(5):
@@ -153,7 +153,7 @@ def test_one_bit_adam_compresses_its_momentum_by_any_hook(name: str) -> None:
 def test_one_bit_adam_with_top_k_begins_in_full_precision() -> None:
     """The stages of top-k would give the second moments selections."""
     ddp, plain = DDP(linear()), DDP(linear())
-    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.0, codec=q7x2.TopK(0.01), start_iter=3)
+    optimizer = q7x2.optim.OneBitAdam(ddp, lr=0.0, hook=q7x2.TopK(0.01), start_iter=3)
     for step in range(3):
         gradient = gradient_of(dist.get_rank(), step)
         assert_bits(give(ddp, gradient), give(plain, gradient), step)

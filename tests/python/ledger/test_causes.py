@@ -121,6 +121,18 @@ def test_a_rank_with_three_times_the_batch(tmp_path: pathlib.Path) -> None:
     )
 
 
+def test_a_rank_with_three_times_the_batch_on_a_crowded_machine(tmp_path: pathlib.Path) -> None:
+    found = causes_of(Training(crowded=1.5, late={1: ("compute", 40)}), tmp_path)
+    assert "rank 1 comes late" in found["straggler"].text
+    assert "3.0 times as long" in found["straggler"].text
+
+
+def test_a_crowded_machine_is_named_where_all_work_alike(tmp_path: pathlib.Path) -> None:
+    found = causes_of(Training(crowded=1.5), tmp_path)
+    assert "straggler" not in found
+    assert found["processor"].text.startswith("ranks wait for processors")
+
+
 def test_a_rank_that_is_a_little_late(tmp_path: pathlib.Path) -> None:
     straggler = causes_of(Training(late={1: ("compute", 3)}), tmp_path)["straggler"]
     assert straggler.text.endswith("it computes longer than the others")

@@ -73,9 +73,9 @@ def test_waiting_for_a_late_rank_does_not_spin_for_long() -> None:
     dist.all_reduce(torch.ones(10))
     dist.barrier()
     if dist.get_rank() == 0:
-        before = cpu_seconds()
+        before, began = cpu_seconds(), time.monotonic()
         dist.all_reduce(torch.ones(10))
-        assert cpu_seconds() - before < 0.3
+        assert cpu_seconds() - before < 0.1 * (time.monotonic() - began)
     else:
         time.sleep(3.0)
         dist.all_reduce(torch.ones(10))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from hook_training import Given, attached, backward
 from policy_training import Script, given, gradients_of, mean_of, step_of, treated
+from q7x2.policy.policy import at_level
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close, assert_same_on_all_ranks
 
@@ -128,7 +129,7 @@ def test_levels_change_from_step_to_step() -> None:
             Script(
                 {
                     0: treated(),
-                    1: treated(**{f"_{i}": q7x2.policy.ParameterPolicy(level) for i in range(3)}),
+                    1: treated(**{f"_{i}": at_level(level) for i in range(3)}),
                 }
             ),
         )
@@ -146,7 +147,7 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     generator = torch.Generator().manual_seed(1)
     low = torch.randn(64, 2, generator=generator) @ torch.randn(2, 64, generator=generator)
     ranks = {0: 4, 6: 2, 8: 3}
-    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(rank=r)) for s, r in ranks.items()})
     hook_options = q7x2.PowerSGD(
         rank=4, start_iter=0, alternating=alternating, factors="fp32", use_error_feedback=False
     )
@@ -160,7 +161,7 @@ def test_ranks_of_power_sgd_change_and_keep_the_basis(alternating: bool) -> None
     its.load_state_dict(hook.state_dict())
     assert_bits(step_of(other, [low])[0], step_of(ddp, [low])[0])
     with pytest.raises(ValueError, match=r"expected a rank from 1 to 4, .* for layers\.0, got '5'"):
-        given(hook_options, Script({0: treated(_0=q7x2.policy.ParameterPolicy(5))}))
+        given(hook_options, Script({0: treated(_0=q7x2.policy.ParameterPolicy(rank=5))}))
 
 
 @pytest.mark.ranks(1)
@@ -232,7 +233,7 @@ def test_a_resumed_training_decides_like_one_that_was_not_stopped() -> None:
 @pytest.mark.ranks(2)
 def test_decisions_hold_for_a_model_over_another_group() -> None:
     ranks = {0: 4, 2: 2}
-    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(r)) for s, r in ranks.items()})
+    policy = Script({s: treated(_0=q7x2.policy.ParameterPolicy(rank=r)) for s, r in ranks.items()})
     ddp, hook = given(q7x2.PowerSGD(rank=4, start_iter=0), policy, 1)
     for step in range(3):
         step_of(ddp, gradients_of(step, 1))

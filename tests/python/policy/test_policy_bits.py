@@ -31,8 +31,6 @@ def test_the_choice_never_loses_more_than_the_codec_alone(gradients: int) -> Non
         assert decision.parameters.keys() == numels.keys()
         error = budget = 0.0
         for name, gradient in facts.items():
-            error += gradient.errors[str(decision.parameters[name].compressor)] / (
-                gradient.gradient**2
-            )
+            error += gradient.errors[decision.parameters[name].level] / (gradient.gradient**2)
             budget += gradient.errors[CODEC] / gradient.gradient**2
         assert error <= budget, f"seed {seed}: {error / budget - 1:.1%} more than promised"

@@ -45,10 +45,7 @@ def test_an_error_of_all_gradients_tightens_the_common_level() -> None:
     assert level_after(20, 0.4) == "int4"
     assert [level_after(step, 0.6) for step in (30, 40)] == ["int8", "int8"]
     assert [e.step for e in policy.history if e.kind == "alarm"] == [11, 31, 41]
-    assert (
-        policy.decide(41, q7x2.policy.Facts(40, is_finite=False)).parameters["a"].compressor
-        == "int8"
-    )
+    assert policy.decide(41, q7x2.policy.Facts(40, is_finite=False)).parameters["a"].level == "int8"
 
 
 def test_what_counts_as_a_divergence() -> None:
@@ -181,3 +178,23 @@ def test_a_divergence_that_nothing_helps_against_is_an_error() -> None:
     _, plain = attached(q7x2.Quantize("int8"))
     with pytest.raises(RuntimeError, match="attached with a policy"):
         plain.observe(1.0)
+
+
+LEVELS = {
+    "budget": lambda low, high: q7x2.policy.ErrorBudget([low, high]),
+    "accordion": lambda low, high: q7x2.policy.Accordion(high, low),
+    "bits": lambda low, high: q7x2.policy.BitAllocation(low, [high]),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_a_state_belongs_to_the_levels_that_it_was_taken_with(name: str) -> None:
+    make = LEVELS[name]
+    state = make("int4", "int8").state_dict()
+    make("int4", "int8").load_state_dict(state)
+    with pytest.raises(ValueError, match=r"with the levels .*int6.*got one with .*int4"):
+        make("int6", "int8").load_state_dict(state)
+    del state["levels"]  # a version in which int4 meant another codec in policies
+    with pytest.raises(ValueError, match=r"'int4' meant 'hadamard\+int4:g=128'"):
+        make("int4", "int8").load_state_dict(state)
+    make("hadamard+int4:g=128", "int8").load_state_dict(state)

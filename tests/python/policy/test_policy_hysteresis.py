@@ -25,7 +25,7 @@ def steered(
             gradient = q7x2.policy.GradientFacts(1.0, last, 2)
             facts = q7x2.policy.Facts(step, gradients={"w": gradient})
         chosen = decision.parameters["w"]
-        level = "whole" if chosen.whole else str(chosen.compressor)
+        level = "whole" if chosen.whole else chosen.level
         last = errors[level] * (1 + noise * generator.gauss(0, 1))
         decision = policy.decide(step + 1, facts)
     return policy
@@ -62,10 +62,10 @@ def test_a_gradient_returns_when_its_error_has_fallen() -> None:
     policy = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, measure_every=10)
     policy.bind({"w": 4})
 
-    def measured(step: int, error: float) -> str | int | None:
-        """The level that follows; None: whole."""
+    def measured(step: int, error: float) -> int | None:
+        """The rank that follows; None: whole."""
         facts = q7x2.policy.Facts(step, gradients={"w": q7x2.policy.GradientFacts(1.0, error, 2)})
-        return policy.decide(step + 1, facts).parameters["w"].compressor
+        return policy.decide(step + 1, facts).parameters["w"].rank
 
     assert measured(0, 0.6) == 2
     assert measured(10, 0.06) == 2  # a ratio of 10
@@ -82,10 +82,10 @@ def test_residuals_of_the_level_before_do_not_count() -> None:
     policy = q7x2.policy.ErrorBudget(LEVELS, layer_error=0.5, total_error=0.9, measure_every=1)
     policy.bind({"w": 4})
 
-    def measured(step: int, error: float) -> str | int | None:
-        """The level that follows; None: whole."""
+    def measured(step: int, error: float) -> int | None:
+        """The rank that follows; None: whole."""
         facts = q7x2.policy.Facts(step, gradients={"w": q7x2.policy.GradientFacts(1.0, error, 2)})
-        return policy.decide(step + 1, facts).parameters["w"].compressor
+        return policy.decide(step + 1, facts).parameters["w"].rank
 
     assert measured(0, 0.6) == 2
     assert measured(1, 0.6) == 2  # what the last step at rank 1 held back

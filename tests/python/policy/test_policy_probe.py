@@ -44,7 +44,7 @@ def training(
         if step % 20 == 0 or policy.validation_due(step):
             policy.observe(curve(time) * (1 + noise * generator.gauss(0, 1)), step)
         chosen = policy.decide(step, None).parameters["w"]
-        time += 1 if chosen.whole else 1 - harms.get(str(chosen.compressor), 0.0)
+        time += 1 if chosen.whole else 1 - harms.get(chosen.level, 0.0)
     return policy
 
 

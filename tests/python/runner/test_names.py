@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.runner.__main__ import main
 from tests.runner.names import UnknownPattern, choose, cpp_tests, python_tests
 
 HERE = "tests/python/runner/test_names.py"
@@ -31,8 +34,34 @@ def test_every_test_file_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "nearest"),
-    [("test_a_part_of_a_nam_chooses", "test_a_part_of_a_name"), ("Notifer", "notifier_test.cpp")],
+    [
+        ("test_a_part_of_a_nam_chooses", "test_a_part_of_a_name"),
+        ("Notifer", "Notifier"),
+        ("NOTIFEIR", "Notifier"),
+        ("Sizes/Notifeir.WakesSleeper/3", "Notifier."),
+        ("TEST_NAMES", "test_names"),
+        ("test_a_part_of_a_nam_chooses[2r]", "test_a_part_of_a_name"),
+        ("zzzzqq", ""),
+    ],
 )
 def test_an_unknown_pattern_lists_the_nearest_names(pattern: str, nearest: str) -> None:
-    with pytest.raises(UnknownPattern, match=f"'{pattern}'.*nearest names: .*{nearest}"):
+    with pytest.raises(
+        UnknownPattern, match=rf"'{re.escape(pattern)}'.*nearest names: .*{nearest}"
+    ):
         choose([pattern])
+
+
+@pytest.mark.parametrize("words", ["--again", "--repeat 2", "--binary cpp", "--record"])
+def test_what_does_not_go_with_the_nightly_run(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--nightly", *words.split()])
+    assert f"--nightly does not go with {words.split()[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--part 1/4", "--fresh"])
+def test_what_is_for_the_nightly_run(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert f"{words.split()[0]} is for --nightly" in capsys.readouterr().err
