@@ -20,6 +20,7 @@ from q7x2.late.quorum_messages import Timing
 from q7x2.policy.cadence import Interval
 
 
+@renamed(every="sync_every")
 class DiLoCo(Ending):
     """Low-communication training: ``sync_every`` steps of each rank alone, then one outer step.
 

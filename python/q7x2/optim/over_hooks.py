@@ -27,6 +27,10 @@ class _OverHook(torch.optim.Optimizer):
         params: Iterable[torch.Tensor] | Iterable[dict[str, Any]] | None,
         defaults: dict[str, Any],
     ) -> None:
+        if not isinstance(ddp, DistributedDataParallel):
+            raise TypeError(
+                f"{type(self).__name__} needs a DistributedDataParallel, got {type(ddp).__name__}"
+            )
         own = [p for p in ddp.parameters() if p.requires_grad]
         super().__init__(own if params is None else params, defaults)
         known = set(own)
@@ -126,6 +130,7 @@ class OneBitAdam(_OverHook):
         ValueError: An option is out of its range, ``codec`` is no codec and no hook that compresses
             gradients, or ``params`` has parameters that ``ddp`` does not train.
         RuntimeError: ``ddp`` has a hook already.
+        TypeError: ``ddp`` is no DistributedDataParallel.
     """
 
     def __init__(
@@ -234,6 +239,7 @@ class DistributedLion(_OverHook):
         ValueError: An option is out of its range, or ``params`` has parameters that ``ddp`` does
             not train.
         RuntimeError: ``ddp`` has a hook already.
+        TypeError: ``ddp`` is no DistributedDataParallel.
     """
 
     def __init__(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from q7x2._core.renamed import renamed
 from q7x2.policy.cadence import CadenceFacts, interval_of
 from q7x2.policy.policy import Decision, Facts, Policy
 
 
+@renamed(every="reduce_every")
 class Accumulate(Policy):
     """Reduce gradients in every k-th backward; the others only add to them on their rank.
 

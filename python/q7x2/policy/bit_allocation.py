@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_strings, check_whole
+from q7x2._core.renamed import renamed
 from q7x2.policy.policy import Decision, Facts, ParameterPolicy, Policy, PolicyEvent, named
 
 
+@renamed(every="decide_every")
 class BitAllocation(Policy):
     """Choose a codec per gradient: the fewest bytes of all gradients for no more error.
 

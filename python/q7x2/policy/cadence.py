@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from q7x2._core.option_checks import check_positive, check_whole
-from q7x2._core.renamed import renamed_attributes
+from q7x2._core.renamed import renamed, renamed_attributes
 
 
 @renamed_attributes(step="steps")
@@ -33,6 +33,7 @@ Interval = Callable[[CadenceFacts], int]
 """The number of steps until the next synchronisation, from the facts alone."""
 
 
+@renamed(every="sync_every")
 @dataclass(frozen=True)
 class PostLocal:
     """Synchronise at every step at first, later at every ``sync_every``-th: post-local SGD.
@@ -91,6 +92,7 @@ class FollowBandwidth:
         return max(self.least, math.ceil(min(wanted, self.most)))
 
 
+@renamed(every="sync_every")
 @dataclass(frozen=True)
 class Tighten:
     """An interval that shrinks late in training, where differences between ranks cost most.

@@ -25,7 +25,10 @@ def plot_policy(policy: Policy) -> Figure:
 
     Raises:
         ImportError: matplotlib is missing: ``pip install 'q7x2[draw]'``.
+        TypeError: ``policy`` is no policy.
     """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be a q7x2.policy.Policy, got {policy!r}")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 7), layout="constrained")

@@ -50,6 +50,17 @@ def test_a_group_of_other_ranks_is_refused() -> None:
         (lambda: q7x2.reconfigure("u", WRONG), TypeError, "handles must be a sequence or a set"),
         (lambda: q7x2.reconfigure("u", "handle"), TypeError, "handles must be a sequence or a set"),
         (lambda: q7x2.embedding.clip_grad_norm_(WRONG, 1.0), TypeError, "model must be a module"),
+        (
+            lambda: q7x2.optim.OneBitAdam(WRONG),
+            TypeError,
+            "OneBitAdam needs a Distributed.*, got int",
+        ),
+        (
+            lambda: q7x2.optim.DistributedLion([WRONG]),
+            TypeError,
+            "DistributedLion needs a Distributed.*, got list",
+        ),
+        (lambda: q7x2.policy.plot_policy(WRONG), TypeError, "policy must be a q7x2.policy.Policy"),
         (lambda: q7x2.late.GradientCode(4, WRONG + 2), ValueError, "copies must be at most 4"),
         (
             lambda: q7x2.comm_hooks.powerSGD_hook(WRONG, WRONG),

@@ -55,7 +55,13 @@ def test_a_training_ends_with_its_context_unless_an_exception_ends_it() -> None:
     ("taker", "new"),
     [
         (q7x2.cadence.MicroBatches, "compare_every"),
+        (q7x2.cadence.DiLoCo, "sync_every"),
         (q7x2.late.StaleSGD, "send_every"),
+        (q7x2.policy.Accordion, "decide_every"),
+        (q7x2.policy.Accumulate, "reduce_every"),
+        (q7x2.policy.BitAllocation, "decide_every"),
+        (q7x2.policy.PostLocal, "sync_every"),
+        (q7x2.policy.Tighten, "sync_every"),
     ],
 )
 def test_every_says_what_it_is_called_now(taker: Any, new: str) -> None:
