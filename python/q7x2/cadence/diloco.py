@@ -20,7 +20,7 @@ from q7x2.late.quorum_messages import Timing
 from q7x2.policy.cadence import Interval
 
 
-@renamed(every="sync_every")
+@renamed(compressor="codec", every="sync_every")
 class DiLoCo(Ending):
     """Low-communication training: ``sync_every`` steps of each rank alone, then one outer step.
 
@@ -78,7 +78,6 @@ class DiLoCo(Ending):
             :class:`OuterSGD`, or ``quorum`` is not a :class:`QuorumOptions`.
     """
 
-    @renamed(compressor="codec", every="sync_every")
     def __init__(
         self,
         model: nn.Module,

@@ -127,8 +127,8 @@ class OneBitAdam(_OverHook):
         threads: The number of threads of the hook's tensor operations.
 
     Raises:
-        ValueError: An option is out of its range, ``codec`` is no codec and no hook that compresses
-            gradients, or ``params`` has parameters that ``ddp`` does not train.
+        ValueError: An option is out of its range, there is no such ``codec``, ``hook`` does not
+            compress gradients, or ``params`` has parameters that ``ddp`` does not train.
         RuntimeError: ``ddp`` has a hook already.
         TypeError: ``ddp`` is no DistributedDataParallel.
     """

@@ -8,14 +8,7 @@ from typing import Any
 
 from q7x2._core.option_checks import check_codec, check_positive, check_strings, check_whole
 from q7x2._core.renamed import renamed
-from q7x2.policy.policy import (
-    Decision,
-    Facts,
-    Policy,
-    PolicyEvent,
-    at_level,
-    named,
-)
+from q7x2.policy.policy import Decision, Facts, Policy, PolicyEvent, at_level, named
 
 
 @renamed(every="decide_every")

@@ -22,7 +22,7 @@ from harness import ROOT, script
 NAME = re.compile(r"(?<![\w/.-])q7x2((?:\.[A-Za-z_]\w*)+)(?![\w/-])")
 # Names of files, of capsules, of spans with their attributes, and what only torchft has.
 NO_NAMES = {
-    *(".md", ".codec_kernels", ".stream_calls", ".step", ".rank", ".loss"),
+    *(".md", ".toml", ".codec_kernels", ".stream_calls", ".step", ".rank", ".loss"),
     *(".torchft", ".torchft.ProcessGroupQ7x2"),
 }
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
