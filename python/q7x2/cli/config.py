@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -62,11 +61,8 @@ def _shown(name: str, value: str) -> str:
 
 def _check() -> int:
     """The exit status: 1 if a process with these variables cannot make a group."""
-    here = str(pathlib.Path(__file__).parents[2])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
     tried = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _TRY],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
