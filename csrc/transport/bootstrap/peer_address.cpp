@@ -45,9 +45,7 @@ PeerInfo peer_info_of_process(Runtime& runtime) {
   peer_info.sources = runtime.sources();
   Locked locked(runtime.lock());
   peer_info.heartbeat_port = runtime.peers().heartbeat_port(locked);
-  peer_info.stream_port = runtime.peers().stream_port(locked);
-  peer_info.streams = stream_choice();
-  peer_info.encrypts_streams = encrypts_streams();
+  runtime.peers().describe_streams(locked, peer_info);
   return peer_info;
 }
 

@@ -65,13 +65,17 @@ void connect_all(Group& group) {
 }
 
 void refuse_mixed_encryption(const std::vector<PeerInfo>& peer_infos, const std::string& name) {
-  const auto other = std::ranges::find_if(peer_infos, [&](const PeerInfo& each) {
-    return each.encrypts_streams != peer_infos.front().encrypts_streams;
+  const auto has_lane = [](const PeerInfo& each) { return each.stream_port != 0; };
+  const auto first = std::ranges::find_if(peer_infos, has_lane);
+  const auto other = std::find_if(first, peer_infos.end(), [&](const PeerInfo& each) {
+    return has_lane(each) && each.encrypts_streams != first->encrypts_streams;
   });
   if (other == peer_infos.end()) return;
-  throw Error(ErrorCode::kMismatch,
-              "ranks 0 and " + std::to_string(other - peer_infos.begin()) + " of group '" + name +
-                  "' have different Q7X2_ENCRYPT: it must be the same on all ranks");
+  throw Error(ErrorCode::kMismatch, "ranks " + std::to_string(first - peer_infos.begin()) +
+                                        " and " + std::to_string(other - peer_infos.begin()) +
+                                        " of group '" + name +
+                                        "' have different Q7X2_ENCRYPT: it must be the same on "
+                                        "all ranks");
 }
 
 /// Many connections, where they are wanted whatever the latency.

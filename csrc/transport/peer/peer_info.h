@@ -28,7 +28,7 @@ struct PeerInfo {
   uint16_t heartbeat_port = 0;  ///< 0: none
   uint16_t stream_port = 0;     ///< where its StreamLane listens; 0: it has none
   StreamChoice streams = StreamChoice::kNever;
-  bool encrypts_streams = false;
+  bool encrypts_streams = false;  ///< its StreamLane
   HostAddresses sources;   ///< other addresses from which its connections may come
   std::vector<Nic> rails;  ///< interfaces other than that of the shared network
   std::string transports;  ///< that UCX may use in this process: "posix, sysv, tcp"

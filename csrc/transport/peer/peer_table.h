@@ -106,8 +106,8 @@ class PeerTable {
 
   /// The port for heartbeats of other hosts, for this process's peer info.
   uint16_t heartbeat_port(Locked&) const { return monitor_.port(); }
-  /// The port of the StreamLane; 0: there is none.
-  uint16_t stream_port(Locked&) const { return streams_.port(); }
+  /// See StreamPaths.
+  void describe_streams(Locked&, PeerInfo& own) const { streams_.describe(own); }
   /// Number of processes of other hosts that this process watches.
   size_t num_heartbeats(Locked&) const { return monitor_.num_heartbeats(); }
   /// What is known about a peer that is alive but late: "its process is stopped", "its host

@@ -7,8 +7,8 @@ namespace q7x2 {
 StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
                          const std::vector<IpAddress>& addresses,
                          std::function<Peer*(uint64_t)> find, const OnFailure& on_failure)
-    : reactor_(reactor), own_(self.process), find_(std::move(find)) {
-  if (stream_choice() == StreamChoice::kNever) return;
+    : reactor_(reactor), own_(self.process), choice_(stream_choice()), find_(std::move(find)) {
+  if (choice_ == StreamChoice::kNever) return;
   StreamLane& lane = reactor_.open_streams(StreamOptions::of_environment(), self, secret);
   lane.listen(addresses);
   lane.on_call([this](uint64_t process, uint64_t epoch) {
@@ -20,6 +20,13 @@ StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identi
     Peer* const peer = find_(path.target().identity.process);
     if (peer != nullptr && peer->stream == &path) on_failure(*peer, path.failure());
   });
+}
+
+void StreamPaths::describe(PeerInfo& own) const {
+  const StreamLane* const lane = reactor_.streams();
+  own.stream_port = lane == nullptr ? uint16_t{0} : lane->port();
+  own.streams = choice_;
+  own.encrypts_streams = lane != nullptr && lane->encrypts();
 }
 
 void StreamPaths::open(Peer& peer, bool begins) {

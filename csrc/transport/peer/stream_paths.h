@@ -29,8 +29,9 @@ class StreamPaths {
   StreamPaths(const StreamPaths&) = delete;
   StreamPaths& operator=(const StreamPaths&) = delete;
 
-  /// 0: there is no lane.
-  uint16_t port() const { return reactor_.streams() ? reactor_.streams()->port() : uint16_t{0}; }
+  /// Says in the peer info of this process what its lane does; the environment may say something
+  /// else by now.
+  void describe(PeerInfo& own) const;
   /// Nothing happens if one of the two has no lane. `begins`: this side has a message, or waits.
   void open(Peer& peer, bool begins);
   void close(Peer& peer);
@@ -38,6 +39,7 @@ class StreamPaths {
  private:
   Reactor& reactor_;
   const uint64_t own_;
+  const StreamChoice choice_;
   const std::function<Peer*(uint64_t)> find_;
 };
 

@@ -83,6 +83,7 @@ class StreamLane {
   /// Nothing can happen but that somebody calls.
   bool is_quiet() const { return paths_.empty() && (!listener_ || listener_->is_idle()); }
   uint16_t port() const { return listener_ ? listener_->port() : uint16_t{0}; }
+  bool encrypts() const { return options_.tls != nullptr; }
   /// All paths end: nothing more will be sent.
   void say_bye();
   /// What was sent and has not arrived, in bytes; see OutgoingMessages.

@@ -6,6 +6,19 @@
 #include "transport/stream/tls_context.h"
 
 namespace q7x2 {
+namespace {
+
+bool encrypts_streams() {
+  const std::string text = environment("Q7X2_ENCRYPT");
+  if (text.empty() || text == "1") return true;
+  if (text == "0") return false;
+  throw Error(ErrorCode::kInvalidArgument,
+              "Q7X2_ENCRYPT=" + text +
+                  ": expected 1 (many connections between two hosts are encrypted) or 0 (they are "
+                  "not)");
+}
+
+}  // namespace
 
 StreamChoice stream_choice() {
   const std::string text = environment("Q7X2_STREAMS");
@@ -16,16 +29,6 @@ StreamChoice stream_choice() {
               "Q7X2_STREAMS=" + text +
                   ": expected 0 (never many connections between two hosts), 1 (always), or far "
                   "(if their latency is long)");
-}
-
-bool encrypts_streams() {
-  const std::string text = environment("Q7X2_ENCRYPT");
-  if (text.empty() || text == "1") return true;
-  if (text == "0") return false;
-  throw Error(ErrorCode::kInvalidArgument,
-              "Q7X2_ENCRYPT=" + text +
-                  ": expected 1 (many connections between two hosts are encrypted) or 0 (they are "
-                  "not)");
 }
 
 StreamOptions StreamOptions::of_environment() {

@@ -24,8 +24,6 @@ enum class StreamChoice : uint8_t {
 };
 /// Throws Error(kInvalidArgument).
 StreamChoice stream_choice();
-/// Whether connections of paths are encrypted (Q7X2_ENCRYPT). Throws Error(kInvalidArgument).
-bool encrypts_streams();
 
 struct StreamOptions {
   /// Bytes that a path may bring before anybody has asked for them.

@@ -59,7 +59,6 @@ def test_many_calls_at_once_keep_their_order() -> None:
 
 @over_streams
 def test_messages_and_collectives_side_by_side() -> None:
-    """Messages of the user do not use many connections."""
     rank = dist.get_rank()
     for i in range(20):
         tensor = torch.full((50_000,), float(i))
@@ -106,6 +105,7 @@ def test_one_rank_that_does_not_want_them(shared: str) -> None:
     """Pairs with it use UCX, the others do not."""
     rank = harness.current_rank()
     os.environ["Q7X2_STREAMS"] = "0" if rank == 2 else "1"
+    os.environ["Q7X2_ENCRYPT"] = "0" if rank == 2 else "1"  # of connections that it does not have
     dist.init_process_group("q7x2", init_method=f"file://{shared}/store", rank=rank, world_size=3)
     by_rank = {peer["rank"]: peer["path"] for peer in q7x2.describe().peers}
     assert by_rank.pop(2, "UCX") == "UCX"
@@ -155,6 +155,17 @@ def test_ranks_that_disagree_about_encryption(shared: str) -> None:
         dist.init_process_group(
             "q7x2", init_method=f"file://{shared}/store", rank=rank, world_size=2
         )
+
+
+@pytest.mark.ranks(2, env=STREAMS, fresh=True)
+def test_what_a_process_does_not_change_later() -> None:
+    """Its connections are those that it had when it began, whatever the environment says now."""
+    os.environ.update({"Q7X2_STREAMS": "0", "Q7X2_ENCRYPT": str(dist.get_rank())})
+    group = dist.new_group()
+    assert {peer["path"] for peer in q7x2.describe(group).peers} == {"many connections"}
+    tensor = torch.ones(100_000)
+    dist.all_reduce(tensor, group=group)
+    assert_bits(tensor, torch.full((100_000,), 2.0))
 
 
 @pytest.mark.ranks(2, env={**STREAMS, "Q7X2_ENCRYPT": "0"}, stays=True)
