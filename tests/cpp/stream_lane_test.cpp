@@ -151,6 +151,35 @@ TEST(StreamLane, ACancelledReceiveIsNotWrittenToAnyMore) {
   EXPECT_EQ(pair.b.lane.find_unexpected(0, kAny), std::nullopt);
 }
 
+// A receive from any rank may have got a message elsewhere.
+TEST(StreamLane, AReceiveThatMayNotHaveAMessageLeavesItToTheNext) {
+  for (const bool is_early : {false, true}) {
+    Pair pair;
+    uint64_t refused = 0;
+    pair.b.lane.on_match([&](void* request) { return request != Side::request(refused); });
+    const Bytes sent = random_bytes(10, 1);
+    Bytes untouched(10, std::byte{7});
+    Bytes got(10);
+    const auto receive_both = [&] {
+      refused = pair.b.last + 1;
+      pair.b.receive(untouched, 1);
+      return pair.b.receive(got, 1);
+    };
+    uint64_t receive = is_early ? receive_both() : 0;
+    pair.a.send(sent, 1);
+    if (!is_early) {
+      ASSERT_TRUE(
+          pair.run_until([&] { return pair.b.lane.find_unexpected(1, ~uint64_t{0}).has_value(); }));
+      receive = receive_both();
+    }
+    ASSERT_TRUE(pair.run_until([&] { return pair.b.is_done(receive); }));
+    ASSERT_TRUE(pair.b.is_done(refused));
+    EXPECT_EQ(pair.b.outcome(refused)->status, StreamStatus::kCancelled);
+    EXPECT_TRUE(untouched == Bytes(10, std::byte{7}));
+    EXPECT_TRUE(got == sent);
+  }
+}
+
 TEST(StreamLane, ShortSendsAreCopied) {
   Pair pair;
   Bytes sent = random_bytes(5000, 1);

@@ -28,7 +28,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   }
   Reactor& reactor = locked.reactor();
   Peer& peer = members_.peer(destination);
-  wire = usable(wire, peer);
+  wire = carrier(wire, destination);
   const bool is_reached = links_.connect(locked, destination) && connect(locked, peer, wire);
   // Everything that may throw comes first: a request that is never posted would never complete.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
@@ -49,6 +49,21 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   }
 }
 
+// Processes that have met as ranks of one host have no path of many connections, also if they say
+// now that their hosts are different.
+Wire GroupMessages::carrier(Wire wire, int rank) const {
+  if (wire == Wire::kStream) return members_.peer(rank).same_host ? Wire::kShared : wire;
+  return wire == Wire::kShared && links_.wire(rank) == Wire::kStream ? Wire::kStream : wire;
+}
+
+bool GroupMessages::uses(Wire wire) const {
+  for (int rank = 0; rank < members_.world_size(); ++rank) {
+    if (rank != members_.rank() && !shares_memory(rank) && carrier(Wire::kShared, rank) == wire)
+      return true;
+  }
+  return false;
+}
+
 // The connection over the shared network is open already.
 bool GroupMessages::connect(Locked& locked, Peer& peer, Wire wire) {
   switch (wire) {
@@ -66,11 +81,11 @@ bool GroupMessages::connect(Locked& locked, Peer& peer, Wire wire) {
 void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
                             uint64_t mask, void* data, size_t length, Wire wire, MemoryKind kind) {
   Reactor& reactor = locked.reactor();
-  if (source >= 0) wire = usable(wire, members_.peer(source));
-  const bool is_gone = source >= 0 && departure_.has_left(source);
+  wire = carrier(wire, source);
+  const bool is_gone = departure_.has_left(source);
   // Connects in this direction too, so that a death of the source is noticed. If the source cannot
   // be reached any more, what it had sent before is still received.
-  if (source >= 0 && !is_gone) {
+  if (!is_gone) {
     links_.connect(locked, source);
     connect(locked, members_.peer(source), wire);
   }
@@ -78,7 +93,8 @@ void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int sour
                                                 source, /*is_receive=*/true, wire);
   const auto is_posted = [&] {
     if (wire == Wire::kStream) {
-      return reactor.receive_stream(locked, pending, tag, mask, data, length);
+      reactor.receive_stream(locked, pending, tag, mask, data, length);
+      return !pending.completed;
     }
     UcpWorker& worker =
         wire == Wire::kPrivate ? members_.peer(source).rail.worker() : reactor.worker();
@@ -108,27 +124,52 @@ void GroupMessages::send_message(Locked& locked, Task& task, uint32_t token, int
 
 void GroupMessages::receive_message(Locked& locked, Task& task, uint32_t token, int source,
                                     uint32_t user_tag, void* data, size_t length) {
-  const bool is_any = source < 0;
-  const uint64_t tag = tag::point_to_point(slot_, is_any ? 0 : source, user_tag);
-  const uint64_t mask = is_any ? tag::kAnySourceMask : tag::kExact;
-  if (!matcher_ || (!is_any && !shares_memory(source))) {
-    receive(locked, task, token, source, tag, mask, data, length);
+  if (source < 0) {
+    receive_any(locked, task, token, user_tag, data, length);
     return;
   }
-  const bool is_gone = !is_any && departure_.has_left(source);
-  if (!is_any && !is_gone) links_.connect(locked, source);
-  Reactor& reactor = locked.reactor();
-  PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
-                                                source, /*is_receive=*/true);
+  if (!shares_memory(source)) {
+    receive(locked, task, token, source, tag::point_to_point(slot_, source, user_tag), tag::kExact,
+            data, length);
+    return;
+  }
+  const bool is_gone = departure_.has_left(source);
+  if (!is_gone) links_.connect(locked, source);
+  PendingRequest& pending = locked.reactor().new_request(
+      locked, task, task.record(locked).requests, token, source, /*is_receive=*/true);
   if (matcher_->receive_message(locked, pending, source, user_tag, data, length)) return;
   if (is_gone) {
     task.stranded(locked, left_error(members_, source, task.name()));
+  } else if (turns_.num_running() == 0) {
+    update_sharing(locked);
+  }
+}
+
+// UCX comes last: it does not ask before it writes to the memory of a receive.
+void GroupMessages::receive_any(Locked& locked, Task& task, uint32_t token, uint32_t user_tag,
+                                void* data, size_t length) {
+  Reactor& reactor = locked.reactor();
+  const uint64_t tag = tag::point_to_point(slot_, 0, user_tag);
+  PendingRequest* first = nullptr;
+  const auto contender = [&](Wire wire) -> PendingRequest& {
+    PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests,
+                                                  token, -1, /*is_receive=*/true, wire);
+    if (first != nullptr) reactor.compete(locked, *first, pending);
+    return *(first = &pending);
+  };
+  if (matcher_) {
+    if (matcher_->receive_message(locked, contender(Wire::kMemory), -1, user_tag, data, length))
+      return;
+    if (turns_.num_running() == 0) update_sharing(locked);
+  }
+  if (uses(Wire::kStream) && !reactor.receive_stream(locked, contender(Wire::kStream), tag,
+                                                     tag::kAnySourceMask, data, length)) {
     return;
   }
-  if (is_any && !reactor.receive(locked, pending, reactor.worker(), tag, mask, data, length)) {
-    matcher_->forget_expected(locked, pending);
+  if (uses(Wire::kShared) || first == nullptr) {
+    reactor.receive(locked, contender(Wire::kShared), reactor.worker(), tag, tag::kAnySourceMask,
+                    data, length);
   }
-  if (turns_.num_running() == 0) update_sharing(locked);
 }
 
 // -------------------------------------------------------------------------------- shared memory

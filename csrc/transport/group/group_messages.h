@@ -34,11 +34,14 @@ class GroupMessages {
 
   // Over the network.
 
+  // `wire`: kShared is what carries all messages to the other rank but those of collectives over a
+  // private link: UCX, or many connections.
+
   /// `tag`: see transport/ucx/tag.h; its slot is set here. `kind`: of the memory at `data`.
   void send(Locked& locked, Task& task, uint32_t token, int destination, uint64_t tag,
             const void* data, size_t length, Wire wire = Wire::kShared,
             MemoryKind kind = MemoryKind::kHost);
-  /// `source` -1: any rank, over the shared network. `tag` must contain this rank's slot.
+  /// `tag` must contain this rank's slot.
   void receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag, uint64_t mask,
                void* data, size_t length, Wire wire = Wire::kShared,
                MemoryKind kind = MemoryKind::kHost);
@@ -118,7 +121,7 @@ class GroupMessages {
   /// told which of its messages will not arrive.
   void forget(Locked& locked, Task& task, bool tells);
   void forget_stalled(Locked&, Task& task) { std::erase(stalled_, &task); }
-  /// A receive from any rank has completed at UCX; it also waits for ranks of this host.
+  /// A receive from any rank got its message from another host.
   void forget_expected(Locked& locked, PendingRequest& pending) {
     matcher_->forget_expected(locked, pending);
   }
@@ -138,11 +141,11 @@ class GroupMessages {
 
  private:
   static bool connect(Locked& locked, Peer& peer, Wire wire);
-  /// Processes that have met as ranks of one host have no path of many connections, also if they
-  /// say now that their hosts are different.
-  static Wire usable(Wire wire, const Peer& peer) {
-    return wire == Wire::kStream && peer.same_host ? Wire::kShared : wire;
-  }
+  Wire carrier(Wire wire, int rank) const;
+  /// Whether there is a rank whose messages come over `wire`, and not through shared memory.
+  bool uses(Wire wire) const;
+  void receive_any(Locked& locked, Task& task, uint32_t token, uint32_t user_tag, void* data,
+                   size_t length);
 
   const int slot_;
   const Membership& members_;

@@ -9,6 +9,7 @@
 #include "transport/group/group.h"
 #include "transport/group/group_failure.h"
 #include "transport/run/flight_log.h"
+#include "transport/ucx/tag.h"
 
 namespace q7x2 {
 namespace {
@@ -23,6 +24,14 @@ bool is_overdue(Locked& locked, Task& task, TimePoint now) {
   const Task::Record& record = task.record(locked);
   const bool failed_alone = task.takes_turn() && task.group().is_usable(locked);
   return now - kQuiet >= record.over_since && (!failed_alone || now >= record.deadline);
+}
+
+/// A receive from any rank that has failed over many connections had begun to get a message.
+int peer_of(const PendingRequest& failed) {
+  if (failed.peer >= 0 || failed.wire != Wire::kStream) return failed.peer;
+  const int world_size = failed.task->group().world_size();
+  const int source = tag::source_of(failed.tag, world_size);
+  return source < world_size ? source : -1;
 }
 
 }  // namespace
@@ -50,6 +59,7 @@ void TaskTable::guarded(Locked& locked, Task& task, const Step& step) {
 
 void TaskTable::drain(Locked& locked) {
   while (PendingRequest* const complete = reactor_.take_completed(locked)) {
+    reactor_.win(locked, *complete);
     if (complete->in_inbox) complete->task->group().messages().forget_expected(locked, *complete);
     const PendingRequest pending = *complete;
     Task& task = *pending.task;
@@ -73,7 +83,7 @@ void TaskTable::drain(Locked& locked) {
       } else if (pending.status == UCS_ERR_MESSAGE_TRUNCATED) {
         task.truncated(locked, pending.token, pending.tag);
       } else if (pending.status != UCS_ERR_CANCELED) {
-        task.group().links().request_failed(locked, task, pending.peer, pending.wire,
+        task.group().links().request_failed(locked, task, peer_of(pending), pending.wire,
                                             pending.status);
       }
     });

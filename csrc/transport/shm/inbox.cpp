@@ -74,16 +74,13 @@ std::optional<Inbox::Expected> Inbox::claim(Locked& locked, int member, uint32_t
       ++each;
       continue;
     }
-    Expected receive = *each;
+    const Expected receive = *each;
     PendingRequest& pending = *receive.pending;
     each = expected_.erase(each);
     pending.in_inbox = false;
-    if (pending.worker == nullptr) return receive;  // it waited only here, not at UCX
-    if (reactor_.take_back(locked, pending)) {
-      receive.pending = &reactor_.new_request(locked, *pending.task, *pending.list, pending.token,
-                                              kAnyMember, /*is_receive=*/true);
-      return receive;
-    }
+    if (pending.completed) continue;  // a rival has a message
+    if (reactor_.win(locked, pending)) return receive;
+    reactor_.complete(locked, pending, UCS_ERR_CANCELED);
   }
   return std::nullopt;
 }
@@ -172,15 +169,11 @@ void Inbox::drop(Locked&, int member) {
   });
 }
 
-// A receive that also waits at UCX ends there.
 void Inbox::forget(Locked& locked, const Task& task) {
   std::erase_if(expected_, [&](const Expected& receive) {
     const bool found = receive.pending->task == &task;
-    if (found && receive.pending->worker == nullptr) {
-      reactor_.release(locked, *receive.pending);
-    } else if (found) {
-      receive.pending->in_inbox = false;
-    }
+    if (found) receive.pending->in_inbox = false;
+    if (found && !receive.pending->completed) reactor_.release(locked, *receive.pending);
     return found;
   });
   std::erase_if(incoming_, [&](const auto& each) {

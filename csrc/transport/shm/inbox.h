@@ -1,8 +1,8 @@
 // Inbox: the user's messages of one group from ranks of this host, which come through a ShmChannel,
 // and the receives that wait for them. See Outbox.
 //
-// A receive from any rank waits at UCX too, because the message may come from another host. When
-// one of the two has a message, it cancels the receive at the other.
+// A receive from any rank waits at UCX or at the StreamLane too, because the message may come from
+// another host (PendingRequest::rival).
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class Inbox {
   void drop(Locked& locked, int member);
   /// A task is over: removes its receives.
   void forget(Locked& locked, const Task& task);
-  /// UCX had a message first.
+  /// A rival had a message first.
   void forget(Locked& locked, PendingRequest& pending);
   bool is_waiting() const { return !expected_.empty() || !incoming_.empty(); }
 

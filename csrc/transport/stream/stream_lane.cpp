@@ -78,8 +78,8 @@ void StreamLane::send(StreamPath& path, void* request, uint64_t tag, const void*
   path.send(request, tag, static_cast<const std::byte*>(data), length);
 }
 
-void StreamLane::receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room) {
-  matcher_.receive(request, tag, mask, static_cast<std::byte*>(data), room);
+bool StreamLane::receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room) {
+  return matcher_.receive(request, tag, mask, static_cast<std::byte*>(data), room);
 }
 
 void StreamLane::say_bye() {

@@ -55,6 +55,11 @@ class StreamLane {
     matcher_.on_unexpected(std::move(is_wanted));
   }
 
+  /// See StreamMatcher.
+  void on_match(std::function<bool(void* request)> may_have) {
+    matcher_.on_match(std::move(may_have));
+  }
+
   /// A path to a process. One for each of its epochs.
   StreamPath& open(const StreamTarget& target);
   /// Closes it (StreamPath::close), and forgets it.
@@ -64,8 +69,9 @@ class StreamLane {
   /// call. Messages with one tag between two processes arrive in the order in which they were sent.
   void send(StreamPath& path, void* request, uint64_t tag, const void* data, size_t length);
   /// The oldest message whose tag equals `tag` in the bits of `mask`, from any path. Messages that
-  /// are longer than `room` are dropped, and complete as truncated.
-  void receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room);
+  /// are longer than `room` are dropped, and complete as truncated. Returns true if a message has it
+  /// already.
+  bool receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room);
   /// See StreamMatcher.
   void cancel(void* request) { matcher_.cancel(request); }
   bool take_back(void* request) { return matcher_.take_back(request); }

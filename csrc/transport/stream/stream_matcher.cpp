@@ -13,42 +13,46 @@ void IncomingMessage::unbounce() {
   bounce.reset();
 }
 
-void StreamMatcher::receive(void* request, uint64_t tag, uint64_t mask, std::byte* data,
+bool StreamMatcher::receive(void* request, uint64_t tag, uint64_t mask, std::byte* data,
                             size_t room) {
   const auto found = std::ranges::find_if(
       unexpected_, [&](const Message& message) { return ((message->tag ^ tag) & mask) == 0; });
   const Receive wanted{request, tag, mask, data, room};
   if (found == unexpected_.end()) {
     expected_.push_back(wanted);
-    return;
+    return false;
   }
   const Message message = *found;
-  unexpected_.erase(found);
-  match(wanted, message);
+  if (match(wanted, message)) unexpected_.erase(found);
+  return true;
 }
 
 void StreamMatcher::arrived(const Message& message) {
-  const auto found = std::ranges::find_if(expected_, [&](const Receive& receive) {
-    return ((message->tag ^ receive.tag) & receive.mask) == 0;
-  });
-  if (found == expected_.end()) {
-    if (is_wanted_ && !is_wanted_(message->tag)) {
-      message->owner->on_dropped(*message);
-    } else {
-      unexpected_.push_back(message);
+  for (auto each = expected_.begin(); each != expected_.end();) {
+    if (((message->tag ^ each->tag) & each->mask) != 0) {
+      ++each;
+      continue;
     }
-    return;
+    const Receive wanted = *each;
+    each = expected_.erase(each);
+    if (match(wanted, message)) return;
   }
-  const Receive wanted = *found;
-  expected_.erase(found);
-  match(wanted, message);
+  if (is_wanted_ && !is_wanted_(message->tag)) {
+    message->owner->on_dropped(*message);
+  } else {
+    unexpected_.push_back(message);
+  }
 }
 
-void StreamMatcher::match(const Receive& receive, const Message& message) {
+bool StreamMatcher::match(const Receive& receive, const Message& message) {
+  if (may_have_ && !may_have_(receive.request)) {
+    on_complete_(receive.request, StreamStatus::kCancelled, 0, message->tag);
+    return false;
+  }
   if (message->total > receive.room) {
     if (message->owner != nullptr) message->owner->on_dropped(*message);
     on_complete_(receive.request, StreamStatus::kTruncated, message->total, message->tag);
-    return;
+    return true;
   }
   message->request = receive.request;
   message->place = receive.data;
@@ -59,6 +63,7 @@ void StreamMatcher::match(const Receive& receive, const Message& message) {
     message->unbounce();
     finish(*message);
   }
+  return true;
 }
 
 void StreamMatcher::finish(IncomingMessage& message) {

@@ -40,8 +40,12 @@ class StreamMatcher {
   void on_unexpected(std::function<bool(uint64_t tag)> is_wanted) {
     is_wanted_ = std::move(is_wanted);
   }
-  /// `request` is not null, and of no other receive in progress.
-  void receive(void* request, uint64_t tag, uint64_t mask, std::byte* data, size_t room);
+  /// `may_have`: asked before a receive gets a message. If it says no, because the receive has got
+  /// another one elsewhere, the receive completes as cancelled. It must not call the lane.
+  void on_match(std::function<bool(void* request)> may_have) { may_have_ = std::move(may_have); }
+  /// `request` is not null, and of no other receive in progress. Returns true if a message has it
+  /// already.
+  bool receive(void* request, uint64_t tag, uint64_t mask, std::byte* data, size_t room);
   /// The receive completes as cancelled, at once; its memory is not written to any more. Nothing if
   /// it is complete already.
   void cancel(void* request);
@@ -70,10 +74,12 @@ class StreamMatcher {
     size_t room;
   };
 
-  void match(const Receive& receive, const Message& message);
+  /// Returns false if the receive cannot have a message any more.
+  bool match(const Receive& receive, const Message& message);
 
   const OnStreamComplete on_complete_;
   std::function<bool(uint64_t)> is_wanted_;
+  std::function<bool(void*)> may_have_;
   std::list<Receive> expected_;    // in the order of the calls
   std::list<Message> unexpected_;  // in the order of their arrival
   std::unordered_map<void*, Message> matched_;

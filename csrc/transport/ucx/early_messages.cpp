@@ -87,7 +87,6 @@ bool EarlyMessages::cancel(PendingRequest& pending) {
   place->pending = nullptr;
   place->is_dropped = true;
   pending.request = nullptr;
-  pending.completed = true;
   pending.completions->add(pending, UCS_ERR_CANCELED);
   return true;
 }
@@ -123,7 +122,6 @@ void EarlyMessages::hand_over(Place place) {
   }
   const bool is_cut = place->status == UCS_OK && place->length > place->room;
   PendingRequest& pending = *place->pending;
-  pending.completed = true;
   pending.completions->add(pending, is_cut ? UCS_ERR_MESSAGE_TRUNCATED : place->status,
                            place->length, place->tag);
   messages_.erase(place);

@@ -10,7 +10,6 @@ namespace {
 
 void request_done(void* request, PendingRequest& pending, ucs_status_t status, size_t length,
                   uint64_t tag) {
-  pending.completed = true;
   pending.request = nullptr;
   pending.completions->add(pending, status, length, tag);
   ucp_request_free(request);
@@ -105,10 +104,10 @@ StreamLane& Reactor::open_streams(const StreamOptions& options, const Identity& 
       options, self, secret,
       [this](void* request, StreamStatus status, size_t length, uint64_t tag) {
         auto& pending = *static_cast<PendingRequest*>(request);
-        pending.completed = true;
         pending.request = nullptr;
         completions_.add(pending, status_of(status), length, tag);
       });
+  streams_->on_match([this](void* request) { return win(*static_cast<PendingRequest*>(request)); });
   return *streams_;
 }
 
@@ -186,6 +185,11 @@ PendingRequest& Reactor::new_request(Locked&, Task& task, RequestList& list, uin
 }
 
 void Reactor::release(Locked&, PendingRequest& pending) {
+  for (PendingRequest* each = pending.rival; each != nullptr; each = each->rival) {
+    if (each->rival != &pending) continue;
+    each->rival = pending.rival == each ? nullptr : pending.rival;
+    break;
+  }
   pending.list->remove(pending);
   pool_.release(pending);
 }
@@ -215,8 +219,7 @@ void Reactor::send(Locked&, PendingRequest& pending, StreamPath& path, uint64_t 
 bool Reactor::receive_stream(Locked&, PendingRequest& pending, uint64_t tag, uint64_t mask,
                              void* data, size_t length) {
   pending.request = &pending;
-  streams_->receive(&pending, tag, mask, data, length);
-  return !pending.completed;
+  return !streams_->receive(&pending, tag, mask, data, length);
 }
 
 bool Reactor::receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag,
@@ -253,11 +256,34 @@ void Reactor::cancel(Locked&, PendingRequest& pending) {
   }
 }
 
-bool Reactor::take_back(Locked&, PendingRequest& pending) {
-  if (pending.wire == Wire::kStream) return streams_->take_back(&pending);
-  if (early_.has(pending)) return false;
-  if (pending.request != nullptr) ucp_request_cancel(pending.worker->get(), pending.request);
-  return pending.completed && pending.status == UCS_ERR_CANCELED;
+void Reactor::compete(Locked&, PendingRequest& pending, PendingRequest& other) {
+  other.rival = std::exchange(pending.rival, &other);
+  if (other.rival == nullptr) other.rival = &pending;
+}
+
+bool Reactor::win(Locked&, PendingRequest& pending) {
+  return win(pending);
+}
+
+bool Reactor::win(PendingRequest& pending) {
+  while (pending.rival != nullptr) {
+    PendingRequest& rival = *pending.rival;
+    if (!give_up(rival)) return false;
+    pending.rival = rival.rival == &pending ? nullptr : rival.rival;
+    rival.rival = nullptr;
+  }
+  return true;
+}
+
+bool Reactor::give_up(PendingRequest& rival) {
+  if (!rival.completed && rival.in_inbox) {
+    completions_.add(rival, UCS_ERR_CANCELED);
+  } else if (!rival.completed && rival.wire == Wire::kStream) {
+    return streams_->take_back(&rival);
+  } else if (!rival.completed && rival.request != nullptr && !early_.has(rival)) {
+    ucp_request_cancel(rival.worker->get(), rival.request);
+  }
+  return rival.completed && rival.status == UCS_ERR_CANCELED;
 }
 
 void Reactor::complete(Locked&, PendingRequest& pending, ucs_status_t status, size_t length,

@@ -89,13 +89,17 @@ class Reactor {
   /// Returns false if it has already completed.
   bool receive(Locked&, PendingRequest& pending, UcpWorker& worker, uint64_t tag, uint64_t mask,
                void* data, size_t length, MemoryKind kind = MemoryKind::kHost);
-  /// The same over the lane, into memory of the host.
+  /// The same over the lane, into memory of the host. Returns false if a message has it already, of
+  /// which a part may be missing.
   bool receive_stream(Locked&, PendingRequest& pending, uint64_t tag, uint64_t mask, void* data,
                       size_t length);
   /// Cancels a receive that is in progress.
   void cancel(Locked&, PendingRequest& pending);
-  /// Cancels a receive unless there is a message for it already. Returns false if there is one.
-  bool take_back(Locked&, PendingRequest& pending);
+  /// From now on `other` is a rival of `pending` and of its rivals.
+  void compete(Locked&, PendingRequest& pending, PendingRequest& other);
+  /// There is a message for a receive: cancels its rivals. Returns false if there is a message for
+  /// one of them already.
+  bool win(Locked&, PendingRequest& pending);
   /// Calls `post`, after which the request will complete. Releases the request if `post` throws: a
   /// request that is not posted never completes, and its task would wait for it.
   template <typename Post>
@@ -137,6 +141,9 @@ class Reactor {
     UcpContext context;
     UcpWorker worker{context};
   };
+
+  bool win(PendingRequest& pending);
+  bool give_up(PendingRequest& rival);
 
   ReactorLock lock_;
   // UCX writes to these, and completes requests, until it is closed.

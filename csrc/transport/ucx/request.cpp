@@ -20,6 +20,7 @@ void RequestList::remove(PendingRequest& pending) {
 }
 
 void Completions::add(PendingRequest& pending, ucs_status_t status, size_t length, uint64_t tag) {
+  pending.completed = true;
   pending.status = status;
   pending.length = length;
   pending.tag = tag;

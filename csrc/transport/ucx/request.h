@@ -20,18 +20,22 @@ class UcpWorker;
 enum class Wire : uint8_t { kShared, kPrivate, kMemory, kStream };
 
 /// One request of a task. Owned by the pool, linked into its task while in progress.
+///
+/// A receive from any rank is several requests, one for each way by which a message may come. They
+/// are rivals: the first that has a message takes the others back.
 struct PendingRequest {
   Task* task = nullptr;
   uint32_t token = 0;  ///< the task's number for it
   int peer = -1;       ///< rank in the group; -1 for any source
   bool is_receive = false;
   Wire wire = Wire::kShared;
-  bool completed = false;       ///< UCX, or the StreamLane, has called back
-  bool in_inbox = false;        ///< receives: also waits in the inbox of the group
+  bool completed = false;       ///< Completions has it, or had it
+  bool in_inbox = false;        ///< receives: waits in the inbox of the group
   void* request = nullptr;      ///< UCX's handle, or the StreamLane's; null once it has completed
   UcpWorker* worker = nullptr;  ///< receives: the worker that UCX's handle belongs to
   RequestList* list = nullptr;  ///< the task's list
   Completions* completions = nullptr;
+  PendingRequest* rival = nullptr;  ///< in a ring; null: there is none
   PendingRequest* previous = nullptr;
   PendingRequest* next = nullptr;
 
