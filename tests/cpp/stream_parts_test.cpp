@@ -82,7 +82,9 @@ TEST(Frame, ImpossibleOnesAreRefused) {
   EXPECT_FALSE(is_frame({FrameKind::kGrant, 1, 1}));
   EXPECT_FALSE(is_frame({FrameKind::kBye, 0, 0, 0, 1}));
   EXPECT_FALSE(is_frame({static_cast<FrameKind>(0)}));
-  EXPECT_FALSE(is_frame({static_cast<FrameKind>(8)}));
+  EXPECT_TRUE(is_frame({FrameKind::kNotice, 0, 1, 2, Frame::kMaxNotice, 7}));
+  EXPECT_FALSE(is_frame({FrameKind::kNotice, 0, 1, 2, Frame::kMaxNotice + 1, 7}));
+  EXPECT_FALSE(is_frame({static_cast<FrameKind>(9)}));
 }
 
 TEST(Frame, RangesOfAnAckAreChecked) {
@@ -101,7 +103,8 @@ struct Receiver {
   StreamMatcher matcher{[this](void* request, StreamStatus status, size_t, uint64_t) {
     EXPECT_TRUE(outcomes.emplace(request, status).second) << "completed twice";
   }};
-  IncomingMessages incoming{matcher, 1000, [](const IncomingMessage&) {}, [] {}};
+  IncomingMessages incoming{matcher, 1000, [](const IncomingMessage&) {}, [] {},
+                            [](const StreamNotice&) {}};
 
   void envelope(uint64_t number, uint64_t tag, uint64_t total, uint64_t eager) {
     incoming.on_envelope({FrameKind::kEnvelope, 0, number, tag, total, eager}, "");

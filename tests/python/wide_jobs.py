@@ -104,7 +104,7 @@ class WideJob:
         """`hosts`: the host of each rank; default: all, with `ranks_per_host` each."""
         self.lab = lab
         self.hosts = list(hosts) if hosts else lab.topology.blocks(ranks_per_host)
-        port = str(next(STORE_PORTS))
+        self.store_port = next(STORE_PORTS)
         self.ranks: list[Rank] = []
         for rank, host in enumerate(self.hosts):
             self.ranks.append(
@@ -116,7 +116,7 @@ class WideJob:
                         "LOCAL_RANK": str(rank % ranks_per_host),
                         "LOCAL_WORLD_SIZE": str(ranks_per_host),
                         "MASTER_ADDR": lab.topology.address(0),
-                        "MASTER_PORT": port,
+                        "MASTER_PORT": str(self.store_port),
                         "OMP_NUM_THREADS": "1",
                         "Q7X2_PROBE": "0",
                         "Q7X2_STREAMS": "1",

@@ -128,6 +128,33 @@ def broadcast(root: int, size: int = BROADCAST) -> Facts:
     return {"right": bool(tensor.eq(1).all())}
 
 
+def receive(source: int) -> Facts:
+    dist.recv(torch.empty(1), source)
+    return {}
+
+
+def messages(size: int) -> Facts:
+    """From each rank to each other one; half of them are received from any rank."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    others = [other for other in range(world) if other != rank]
+    sends = [
+        dist.isend(torch.full((size,), float(rank)), other, tag=tag)
+        for other in others
+        for tag in range(2)
+    ]
+    got = torch.empty(size)
+    right = True
+    for other in others:
+        dist.recv(got, other, tag=0)
+        right &= bool(got.eq(other).all())
+    for _ in others:
+        source = dist.recv(got, tag=1)
+        right &= bool(got.eq(source).all())
+    for send in sends:
+        send.wait()
+    return {"right": right}
+
+
 DO = {
     each.__name__: each
     for each in (
@@ -139,6 +166,8 @@ DO = {
         fork,
         leave,
         broadcast,
+        messages,
+        receive,
     )
 }
 

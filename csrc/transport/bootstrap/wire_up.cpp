@@ -129,11 +129,11 @@ std::shared_ptr<Group> WireUp::run() {
   std::shared_ptr<Group> group(
       new Group(runtime_, runtime_.lock(), std::exchange(slot_, -1), std::move(members), begun_),
       destroy);
+  take_streams(*group);  // before anything is said in it
   open(*group);
   try {
     share_memory(*group);
     find_private_links(*group);
-    take_streams(*group);
     log_group(*group);
     if (terms_.eager) {
       connect_all(*group);

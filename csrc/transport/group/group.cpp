@@ -268,14 +268,13 @@ void Group::leave() {
 void Group::tell_all(Locked& locked, ControlType type, uint64_t begun, const Unended& unended) {
   for (int r = 0; r < world_size(); ++r) {
     if (!links_.is_member(locked, r)) continue;
-    Peer& peer = members_.peer(r);
     Control control = links_.control_to(r, type);
     control.sequence = begun;
     control.unended = unended;
-    control.comes_twice =
-        type == ControlType::kGoodbye && links_.wire(r) == Wire::kPrivate && peer.rail.is_open();
-    locked.controls().send(locked, peer, control);
-    if (control.comes_twice) locked.controls().send(locked, peer, control, Wire::kPrivate);
+    const auto other = type == ControlType::kGoodbye ? links_.other_wire(r) : std::optional<Wire>();
+    control.comes_twice = other.has_value();
+    links_.send(locked, r, control);
+    if (other) locked.controls().send(locked, members_.peer(r), control, *other);
   }
 }
 

@@ -30,17 +30,22 @@ void log_transports(const Membership& members, int rank,
                          " talks to " + members.describe(rank) + " over " + join_list(transports));
 }
 
+bool GroupLinks::is_connected(int rank) const {
+  const Peer& peer = members_.peer(rank);
+  return main_wire(rank) == Wire::kStream ? peer.stream != nullptr : peer.shared.is_open();
+}
+
 bool GroupLinks::connect(Locked& locked, int rank) {
   Peer& peer = members_.peer(rank);
-  const bool fresh = !peer.shared.is_open();
-  if (!locked.peers().connect(locked, peer)) {
+  const bool fresh = !is_connected(rank);
+  if (main_wire(rank) == Wire::kStream ? !locked.peers().connect_stream(locked, peer)
+                                       : !locked.peers().connect(locked, peer)) {
     return false;
   }
   if (fresh) {
     greet(locked, rank);
-    if (logs(Level::kDebug)) {
+    if (logs(Level::kDebug) && peer.shared.is_open())
       log_transports(members_, rank, peer.shared.endpoint().transports());
-    }
   }
   return true;
 }
@@ -88,7 +93,16 @@ void GroupLinks::use_streams(Locked&, int rank, double round_trip) {
       may_stream(members_.peer_info(members_.rank()), members_.peer_info(rank), round_trip) &&
       !members_.peer(rank).same_host) {
     wire = Wire::kStream;
+    members_.peer(rank).relies_on_stream = true;
   }
+}
+
+std::optional<Wire> GroupLinks::other_wire(int rank) const {
+  const Peer& peer = members_.peer(rank);
+  if (wire(rank) == Wire::kPrivate && peer.rail.is_open()) return Wire::kPrivate;
+  // What was said before it was known how far the rank is.
+  if (wire(rank) == Wire::kStream && peer.shared.is_open()) return Wire::kShared;
+  return std::nullopt;
 }
 
 // ------------------------------------------------------------------------------ control messages
@@ -104,7 +118,7 @@ Control GroupLinks::control_to(int rank, ControlType type) const {
 }
 
 void GroupLinks::send(Locked& locked, int rank, const Control& control) {
-  locked.controls().send(locked, members_.peer(rank), control);
+  locked.controls().send(locked, members_.peer(rank), control, main_wire(rank));
 }
 
 bool GroupLinks::is_member(Locked&, int rank) const {
@@ -130,7 +144,7 @@ std::set<int> GroupLinks::audience(Locked& locked) {
   const std::vector<int> nearby = neighbours(members_.rank(), members_.world_size());
   std::set<int> ranks(nearby.begin(), nearby.end());
   for (int r = 0; r < members_.world_size(); ++r) {
-    if (r != members_.rank() && members_.peer(r).shared.is_open()) ranks.insert(r);
+    if (r != members_.rank() && is_connected(r)) ranks.insert(r);
   }
   std::erase_if(ranks, [&](int r) { return !is_member(locked, r) || !connect(locked, r); });
   return ranks;

@@ -36,12 +36,18 @@ class GroupLinks {
   /// From now on collectives send to and receive from `rank` over its private link. To be called by
   /// both ranks, before the first collective. Throws Error(kInternal) if there is no such link.
   void use_private_link(Locked& locked, int rank);
-  /// From now on collectives send to and receive from `rank` over many connections, if they may
-  /// (`may_stream`) and no private link is used. To be called by both ranks with the same
-  /// `round_trip` in seconds, before the first collective.
+  /// From now on everything to and from `rank` goes over many connections, if it may (`may_stream`)
+  /// and no private link is used. To be called by both ranks with the same `round_trip` in seconds,
+  /// before the first collective.
   void use_streams(Locked& locked, int rank, double round_trip);
   /// The link that collectives use to `rank`.
   Wire wire(int rank) const { return wires_[static_cast<size_t>(rank)]; }
+  /// The link of everything else: UCX over the shared network, or many connections.
+  Wire main_wire(int rank) const {
+    return wire(rank) == Wire::kStream ? Wire::kStream : Wire::kShared;
+  }
+  /// The other link to `rank` that messages may have gone over, if there is one.
+  std::optional<Wire> other_wire(int rank) const;
   /// How uncompressed tensors on a device travel; equal on all ranks.
   const DevicePathOfGroup& device_path() const { return device_path_; }
 
@@ -67,6 +73,8 @@ class GroupLinks {
   void cut_off(Locked& locked, Task& task);
 
  private:
+  bool is_connected(int rank) const;
+
   const int slot_;
   const Membership& members_;
   const Departure& departure_;

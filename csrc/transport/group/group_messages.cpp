@@ -29,7 +29,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
   Reactor& reactor = locked.reactor();
   Peer& peer = members_.peer(destination);
   wire = carrier(wire, destination);
-  const bool is_reached = links_.connect(locked, destination) && connect(locked, peer, wire);
+  const bool is_reached = connect(locked, destination, wire);
   // Everything that may throw comes first: a request that is never posted would never complete.
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 destination, /*is_receive=*/false, wire);
@@ -53,7 +53,7 @@ void GroupMessages::send(Locked& locked, Task& task, uint32_t token, int destina
 // now that their hosts are different.
 Wire GroupMessages::carrier(Wire wire, int rank) const {
   if (wire == Wire::kStream) return members_.peer(rank).same_host ? Wire::kShared : wire;
-  return wire == Wire::kShared && links_.wire(rank) == Wire::kStream ? Wire::kStream : wire;
+  return wire == Wire::kShared ? links_.main_wire(rank) : wire;
 }
 
 bool GroupMessages::uses(Wire wire) const {
@@ -64,18 +64,12 @@ bool GroupMessages::uses(Wire wire) const {
   return false;
 }
 
-// The connection over the shared network is open already.
-bool GroupMessages::connect(Locked& locked, Peer& peer, Wire wire) {
-  switch (wire) {
-    case Wire::kPrivate:
-      return locked.peers().connect_rail(locked, peer);
-    case Wire::kStream:
-      return locked.peers().connect_stream(locked, peer);
-    case Wire::kShared:
-    case Wire::kMemory:
-      break;
-  }
-  return true;
+bool GroupMessages::connect(Locked& locked, int rank, Wire wire) {
+  Peer& peer = members_.peer(rank);
+  if (!links_.connect(locked, rank)) return false;
+  if (wire == Wire::kPrivate) return locked.peers().connect_rail(locked, peer);
+  // The probe asks for it before the group uses it.
+  return wire != Wire::kStream || locked.peers().connect_stream(locked, peer);
 }
 
 void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int source, uint64_t tag,
@@ -86,8 +80,7 @@ void GroupMessages::receive(Locked& locked, Task& task, uint32_t token, int sour
   // Connects in this direction too, so that a death of the source is noticed. If the source cannot
   // be reached any more, what it had sent before is still received.
   if (!is_gone) {
-    links_.connect(locked, source);
-    connect(locked, members_.peer(source), wire);
+    connect(locked, source, wire);
   }
   PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
                                                 source, /*is_receive=*/true, wire);
@@ -135,8 +128,8 @@ void GroupMessages::receive_message(Locked& locked, Task& task, uint32_t token, 
   }
   const bool is_gone = departure_.has_left(source);
   if (!is_gone) links_.connect(locked, source);
-  PendingRequest& pending = locked.reactor().new_request(
-      locked, task, task.record(locked).requests, token, source, /*is_receive=*/true);
+  PendingRequest& pending = locked.reactor().new_request(locked, task, task.record(locked).requests,
+                                                         token, source, /*is_receive=*/true);
   if (matcher_->receive_message(locked, pending, source, user_tag, data, length)) return;
   if (is_gone) {
     task.stranded(locked, left_error(members_, source, task.name()));
@@ -152,8 +145,8 @@ void GroupMessages::receive_any(Locked& locked, Task& task, uint32_t token, uint
   const uint64_t tag = tag::point_to_point(slot_, 0, user_tag);
   PendingRequest* first = nullptr;
   const auto contender = [&](Wire wire) -> PendingRequest& {
-    PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests,
-                                                  token, -1, /*is_receive=*/true, wire);
+    PendingRequest& pending = reactor.new_request(locked, task, task.record(locked).requests, token,
+                                                  -1, /*is_receive=*/true, wire);
     if (first != nullptr) reactor.compete(locked, *first, pending);
     return *(first = &pending);
   };

@@ -140,7 +140,7 @@ class GroupMessages {
   void set_asleep(Locked&, bool asleep) { matcher_->channel().set_asleep(asleep); }
 
  private:
-  static bool connect(Locked& locked, Peer& peer, Wire wire);
+  bool connect(Locked& locked, int rank, Wire wire);
   Wire carrier(Wire wire, int rank) const;
   /// Whether there is a rank whose messages come over `wire`, and not through shared memory.
   bool uses(Wire wire) const;

@@ -10,10 +10,23 @@
 #include "base/error.h"
 #include "transport/group/group.h"
 #include "transport/group/group_failure.h"
-#include "transport/stream/stream_path.h"
 #include "transport/ucx/tag.h"
 
 namespace q7x2 {
+namespace {
+
+// What ends a call must not end it before messages that were sent earlier have arrived. A failure
+// counts at once, and again then, to drop what is left of them.
+bool counts_now(const Control& control) {
+  using Turn = StreamNotice::Turn;
+  const bool is_goodbye = control.type == ControlType::kGoodbye;
+  const bool is_failure =
+      control.type == ControlType::kAbort || control.type == ControlType::kFailedCall;
+  return control.turn == Turn::kInOrder || (control.turn == Turn::kEarly && !is_goodbye) ||
+         (control.turn == Turn::kAgain && (is_goodbye || is_failure));
+}
+
+}  // namespace
 
 GroupTable::GroupTable(Reactor& reactor, PeerTable& peers, ControlPlane& controls)
     : reactor_(reactor), peers_(peers), controls_(controls), slots_(tag::kMaxGroups) {
@@ -74,43 +87,17 @@ void GroupTable::close(Locked& locked, int number, bool ended_late) {
 }
 
 bool GroupTable::deliver(Locked& locked) {
-  if (controls_.is_idle(locked) && ahead_.empty()) {
+  if (controls_.is_idle(locked)) {
     return false;
-  }
-  bool any = false;
-  for (const Control& control : std::exchange(ahead_, {})) {
-    if (is_ahead(locked, control)) {
-      ahead_.push_back(control);
-    } else {
-      handle_guarded(locked, control);
-      any = true;
-    }
   }
   if (controls_.take_lost(locked)) {
     fail_all(locked, std::bad_alloc());
   }
   const std::vector<Control> arrived = controls_.take_arrived(locked);
   for (const Control& control : arrived) {
-    // What ends a call must not end it before messages that were sent earlier have arrived. A
-    // failure counts at once, and again then, to drop what is left of them.
-    const bool is_failure =
-        control.type == ControlType::kAbort || control.type == ControlType::kFailedCall;
-    const bool is_deferred =
-        (is_failure || control.type == ControlType::kGoodbye) && is_ahead(locked, control);
-    if (is_deferred) ahead_.push_back(control);
-    if (is_failure || !is_deferred) handle_guarded(locked, control);
+    if (counts_now(control)) handle_guarded(locked, control);
   }
-  return any || !arrived.empty();
-}
-
-bool GroupTable::is_ahead(Locked& locked, const Control& control) const {
-  if (control.stream_messages == 0 || control.slot >= slots_.size()) return false;
-  const Group* const group = slots_[control.slot].group;
-  const int rank = group == nullptr ? -1 : group->membership().rank_of(control.process);
-  const Peer* const peer =
-      rank < 0 ? peers_.find(locked, control.process) : &group->membership().peer(rank);
-  if (peer == nullptr || peer->life.is_dead()) return false;
-  return peer->stream == nullptr || !peer->stream->has_received(control.stream_messages);
+  return !arrived.empty();
 }
 
 void GroupTable::fail_all(Locked& locked, const std::exception& exception) {
@@ -159,7 +146,7 @@ void GroupTable::handle(Locked& locked, const Control& control) {
       goodbye.slot = control.sender_slot;
       goodbye.sender = control.receiver;
       goodbye.receiver = control.sender;
-      controls_.send(locked, *peer, goodbye);
+      controls_.send(locked, *peer, goodbye, control.wire);
     }
   }
 }

@@ -96,8 +96,6 @@ class GroupTable {
         std::nullopt;  ///< empty: it is in no job, or the names are no longer valid
   };
 
-  /// Whether messages that were sent before `control` over many connections are still on their way.
-  bool is_ahead(Locked& locked, const Control& control) const;
   void handle(Locked& locked, const Control& control);
   void handle_guarded(Locked& locked, const Control& control);
   static void member_died(Locked& locked, Group& group, const Peer& peer);
@@ -110,7 +108,6 @@ class GroupTable {
   int next_ = 0;
   bool ended_late_ = false;
   std::vector<Control> early_;  // for slots without a group
-  std::vector<Control> ahead_;  // what must not be handled before what was sent earlier is here
   std::vector<Group*> sharing_;
   bool asleep_ = false;
 };

@@ -51,6 +51,12 @@ BootstrapTable::BootstrapTable(uint64_t process, Reactor& reactor, PeerTable& pe
                                Envelopes& envelopes)
     : process_(process), reactor_(reactor), peers_(peers), envelopes_(envelopes) {
   reactor_.on_message(kBootstrapId, on_message, this);
+  if (StreamLane* const lane = reactor_.streams()) {
+    lane->on_notice(kBootstrapId, [this](StreamNotice notice) {
+      if (notice.turn == StreamNotice::Turn::kAgain) return;
+      arrived_.push_back({notice.process, std::move(notice.text)});
+    });
+  }
 }
 
 bool BootstrapTable::begin(Locked&, const BootstrapMessage& stamp, BootstrapInbox& inbox) {
@@ -142,6 +148,11 @@ bool BootstrapTable::send(Locked& locked, const PeerInfo& to, std::string_view m
     incarnation = known->incarnation + (known->life.is_dead() ? 1 : 0);
   }
   Peer& peer = peers_.meet(locked, to, to.host_key == host_key_, incarnation);
+  if (peer.relies_on_stream) {
+    if (!peers_.connect_stream(locked, peer)) return false;
+    reactor_.streams()->notify(*peer.stream, kBootstrapId, message);
+    return true;
+  }
   if (!peers_.connect(locked, peer)) {
     return false;
   }

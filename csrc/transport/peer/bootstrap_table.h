@@ -2,10 +2,10 @@
 // that make a group without a store. transport/bootstrap/peer_bootstrap.h has the protocol.
 //
 // The messages are active messages on the shared network, in envelopes
-// (transport/trust/envelope.h). They need no group: a message carries its sender's peer info, so
-// that any process can be answered. The table keeps what arrives before this process has begun,
-// answers for a bootstrap whose thread is busy or that has ended, and refuses keys that were used
-// here before.
+// (transport/trust/envelope.h). Between processes that use many connections they are notices of the
+// StreamLane. They need no group: a message carries its sender's peer info, so that any process can
+// be answered. The table keeps what arrives before this process has begun, answers for a bootstrap
+// whose thread is busy or that has ended, and refuses keys that were used here before.
 #pragma once
 
 #include <chrono>

@@ -9,7 +9,7 @@
 namespace q7x2 {
 namespace {
 
-constexpr uint16_t kVersion = 8;
+constexpr uint16_t kVersion = 9;
 constexpr size_t kMaxText = 2048;
 
 // The wire form, followed by `text_length` bytes of text.
@@ -28,9 +28,8 @@ struct Header {
   uint32_t state;
   uint32_t comes_twice;
   std::array<uint64_t, 4> unended;  // the lowest bits first
-  uint64_t stream_messages;
 };
-static_assert(sizeof(Header) == 88);
+static_assert(sizeof(Header) == 80);
 constexpr size_t kWordBits = 64;
 
 bool is_rank(int32_t rank) {
@@ -68,8 +67,7 @@ std::string Control::encode() const {
                       fingerprint,
                       static_cast<uint32_t>(state),
                       comes_twice ? 1U : 0U,
-                      words_of(unended),
-                      stream_messages};
+                      words_of(unended)};
   std::string bytes(sizeof(Header) + text_length, '\0');
   std::memcpy(bytes.data(), &header, sizeof(Header));
   std::memcpy(bytes.data() + sizeof(Header), text.data(), text_length);
@@ -106,7 +104,6 @@ std::optional<Control> Control::decode(uint64_t sender, std::string_view bytes) 
   control.state = static_cast<CallState>(header.state);
   control.comes_twice = header.comes_twice != 0;
   control.unended = bits_of(header.unended);
-  control.stream_messages = header.stream_messages;
   control.text = bytes.substr(sizeof(Header));
   return control;
 }

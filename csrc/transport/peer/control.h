@@ -10,6 +10,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "transport/stream/incoming_message.h"
+#include "transport/ucx/request.h"
 
 namespace q7x2 {
 
@@ -53,12 +55,13 @@ struct Control {
   uint64_t fingerprint = 0;  ///< kInquiry: identifies the call; equal on ranks that agree
   /// kAnswer; `subject` is the rank that the sender waits for
   CallState state = CallState::kNotMade;
-  /// kGoodbye: a second one follows the messages that were sent over the private link.
+  /// kGoodbye: a second one follows the messages that were sent over another link.
   bool comes_twice = false;
   Unended unended;  ///< kGoodbye
-  /// How many messages the sender has sent over many connections before this one, which may have
-  /// overtaken them.
-  uint64_t stream_messages = 0;
+
+  // How it has come, which is not encoded.
+  Wire wire = Wire::kShared;
+  StreamNotice::Turn turn = StreamNotice::Turn::kInOrder;
 
   std::string encode() const;
   /// Returns nothing if the bytes are no control message; such bytes are dropped. `sender`: number

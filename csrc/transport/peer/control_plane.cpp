@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "transport/stream/stream_path.h"
+#include "transport/stream/stream_lane.h"
 
 namespace q7x2 {
 namespace {
@@ -25,16 +25,22 @@ ControlPlane::ControlPlane(Reactor& reactor, Envelopes& envelopes)
   reactor_.on_private_message(kControlId, on_private_control, this);
   reactor_.on_message(kWakeId, on_wake, this);
   reactor_.on_message(kRingId, on_ring, this);
+  if (StreamLane* const lane = reactor_.streams()) {
+    lane->on_notice(kControlId, [this](const StreamNotice& notice) { take(notice); });
+  }
   rung_.reserve(tag::kMaxGroups);
 }
 
 void ControlPlane::send(Locked& locked, Peer& peer, const Control& control, Wire wire) {
+  if (wire == Wire::kStream) {
+    if (peer.stream != nullptr)
+      reactor_.streams()->notify(*peer.stream, kControlId, control.encode());
+    return;
+  }
   const Link& link = peer.link(wire);
   if (!link.is_open()) return;
-  Control marked = control;
-  if (peer.stream != nullptr) marked.stream_messages = peer.stream->num_sent();
   reactor_.send_message(locked, link.endpoint(), kControlId,
-                        envelopes_.close(kind_on(wire), peer.info.identity(), marked.encode()));
+                        envelopes_.close(kind_on(wire), peer.info.identity(), control.encode()));
 }
 
 void ControlPlane::wake(Locked& locked, Peer& peer) {
@@ -63,27 +69,41 @@ bool ControlPlane::take_lost(Locked&) {
   return std::exchange(lost_, false);
 }
 
-void ControlPlane::take(Envelopes::Kind kind, const void* header, size_t length) {
+void ControlPlane::take(Wire wire, const void* header, size_t length) {
   try {
-    const auto opened = envelopes_.open(kind, {static_cast<const char*>(header), length});
-    if (!opened) return;
-    if (auto control = Control::decode(opened->sender, opened->message)) {
-      arrived_.push_back(std::move(*control));
-    }
+    const auto opened = envelopes_.open(kind_on(wire), {static_cast<const char*>(header), length});
+    if (opened) add(opened->sender, opened->message, wire, StreamNotice::Turn::kInOrder);
   } catch (const std::bad_alloc&) {
     lost_ = true;
   }
 }
 
+void ControlPlane::take(const StreamNotice& notice) {
+  try {
+    add(notice.process, notice.text, Wire::kStream, notice.turn);
+  } catch (const std::bad_alloc&) {
+    lost_ = true;
+  }
+}
+
+void ControlPlane::add(uint64_t sender, std::string_view bytes, Wire wire,
+                       StreamNotice::Turn turn) {
+  if (auto control = Control::decode(sender, bytes)) {
+    control->wire = wire;
+    control->turn = turn;
+    arrived_.push_back(std::move(*control));
+  }
+}
+
 ucs_status_t ControlPlane::on_control(void* arg, const void* header, size_t header_length, void*,
                                       size_t, const ucp_am_recv_param_t*) {
-  static_cast<ControlPlane*>(arg)->take(Envelopes::Kind::kControl, header, header_length);
+  static_cast<ControlPlane*>(arg)->take(Wire::kShared, header, header_length);
   return UCS_OK;
 }
 
 ucs_status_t ControlPlane::on_private_control(void* arg, const void* header, size_t header_length,
                                               void*, size_t, const ucp_am_recv_param_t*) {
-  static_cast<ControlPlane*>(arg)->take(Envelopes::Kind::kPrivate, header, header_length);
+  static_cast<ControlPlane*>(arg)->take(Wire::kPrivate, header, header_length);
   return UCS_OK;
 }
 

@@ -1,10 +1,11 @@
 // ControlPlane: sends control messages, wake-ups and rings to peers, and collects those that
 // arrive.
 //
-// All are active messages on the shared network; a goodbye also goes over a private link. Control
-// messages are sent in envelopes. A wake-up is empty and needs no envelope: it makes a sleeping
-// process poll its shared memory. A ring goes to a process that does not poll. It names the group
-// that has a message, and the process polls this group's memory.
+// All are active messages on the shared network, or notices of the StreamLane; a goodbye also goes
+// over a private link. Control messages over UCX are sent in envelopes. A wake-up is empty and
+// needs no envelope: it makes a sleeping process poll its shared memory. A ring goes to a process
+// that does not poll. It names the group that has a message, and the process polls this group's
+// memory.
 #pragma once
 
 #include <bitset>
@@ -27,6 +28,7 @@ class ControlPlane {
   ControlPlane& operator=(const ControlPlane&) = delete;
 
   /// Does nothing if that link of the peer is not open. Messages on different links have no order.
+  /// Over many connections they keep their order with the messages of tasks.
   void send(Locked& locked, Peer& peer, const Control& control, Wire wire = Wire::kShared);
   /// Sends a wake-up. The peer's shared link must be open.
   void wake(Locked& locked, Peer& peer);
@@ -53,7 +55,9 @@ class ControlPlane {
   static ucs_status_t on_ring(void* arg, const void* header, size_t header_length, void* data,
                               size_t length, const ucp_am_recv_param_t* param);
 
-  void take(Envelopes::Kind kind, const void* header, size_t length);
+  void take(Wire wire, const void* header, size_t length);
+  void take(const StreamNotice& notice);
+  void add(uint64_t sender, std::string_view bytes, Wire wire, StreamNotice::Turn turn);
 
   Reactor& reactor_;
   Envelopes& envelopes_;

@@ -51,6 +51,8 @@ struct Peer {
 
   /// Many connections to its host; null: not open. See StreamPaths.
   StreamPath* stream = nullptr;
+  /// Whether a group has found that messages go that way, so that both processes know each other.
+  bool relies_on_stream = false;
 
   Link& link(Wire wire) { return wire == Wire::kPrivate ? rail : shared; }
   Opened& opened(Wire wire) { return wire == Wire::kPrivate ? opened_rail : opened_shared; }

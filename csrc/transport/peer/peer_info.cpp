@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 13;
+constexpr uint32_t kVersion = 14;
 
 constexpr const char* kWhat = "a rank's peer info";
 

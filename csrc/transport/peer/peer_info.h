@@ -29,9 +29,9 @@ struct PeerInfo {
   uint16_t stream_port = 0;     ///< where its StreamLane listens; 0: it has none
   StreamChoice streams = StreamChoice::kNever;
   bool encrypts_streams = false;  ///< its StreamLane
-  HostAddresses sources;   ///< other addresses from which its connections may come
-  std::vector<Nic> rails;  ///< interfaces other than that of the shared network
-  std::string transports;  ///< that UCX may use in this process: "posix, sysv, tcp"
+  HostAddresses sources;          ///< other addresses from which its connections may come
+  std::vector<Nic> rails;         ///< interfaces other than that of the shared network
+  std::string transports;         ///< that UCX may use in this process: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< the group's, as given to this rank
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
   std::string algorithms;  ///< the only ones allowed for collectives, "ring,sra"; empty: all

@@ -45,12 +45,7 @@ PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
       monitor_(self.process, secret.key_to(self), addresses),
       admission_(reactor, monitor_),
       paths_(silence_limit()),
-      streams_(
-          reactor, secret, self, addresses,
-          [this](uint64_t process) { return find(reactor_.lock().held(), process); },
-          [this](Peer& peer, const std::string& why) {
-            suspect(reactor_.lock().held(), peer, why);
-          }) {}
+      streams_(reactor, secret, self, addresses, stream_events()) {}
 
 Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
                       uint32_t incarnation) {
@@ -63,6 +58,7 @@ Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
   if (slot) {
     next->opened_shared.before = slot->opened_shared.all();
     next->opened_rail.before = slot->opened_rail.all();
+    next->relies_on_stream = slot->relies_on_stream;
     // The other end noticed the break first.
     if (slot->life.is_alive()) suspect(locked, *slot, "its connection broke", Evidence::kRenewed);
     die(locked, *slot);
@@ -173,18 +169,11 @@ bool PeerTable::connect_rail(Locked&, Peer& peer) {
   return true;
 }
 
-bool PeerTable::connect_stream(Locked& locked, Peer& peer) {
-  if (peer.stream == nullptr && peer.life.is_alive()) streams_.open(peer, /*begins=*/true);
-  if (peer.stream == nullptr) return false;
-  if (const std::string& why = peer.stream->failure(); !why.empty()) {
-    suspect(locked, peer, why);
-    return false;
-  }
-  return true;
-}
-
 void PeerTable::watch(Locked&, Peer& peer) {
-  if (peer.life.is_alive()) {
+  if (!peer.life.is_alive()) return;
+  if (peer.relies_on_stream) {
+    open_stream(peer, /*begins=*/true);
+  } else {
     watch(peer, Wire::kShared, /*believes_refusals=*/true);
   }
 }
@@ -366,7 +355,9 @@ std::string PeerTable::why_late(Locked&, const Peer& peer) const {
     return is_stopped(peer.info.pid) ? "its process is stopped" : "its process is alive";
   }
   const Heartbeat* const heartbeat = monitor_.heartbeat(&peer.watched_shared);
-  return heartbeat != nullptr && heartbeat->answers(Clock::now()) ? "its host answers" : "";
+  const bool answers = heartbeat != nullptr ? heartbeat->answers(Clock::now())
+                                            : peer.stream != nullptr && peer.stream->is_heard();
+  return answers ? "its host answers" : "";
 }
 
 void PeerTable::on_shared_error(void* arg, ucp_ep_h, ucs_status_t status) {

@@ -71,7 +71,8 @@ class PeerTable {
   /// Opens the private link. Returns false if it does not work.
   bool connect_rail(Locked&, Peer& peer);
 
-  /// Opens the path of many connections. Returns false if the peer cannot be reached over one.
+  /// Opens the path of many connections, if it is not open. Returns false if the peer cannot be
+  /// reached over one.
   bool connect_stream(Locked& locked, Peer& peer);
 
   /// The peer seems to be dead. `reason`: completes "rank 3 failed: ...".
@@ -121,6 +122,11 @@ class PeerTable {
   /// Ends the connections to earlier runtimes of the process of `peer_info`, which is on this host.
   void end_former_lives(Locked& locked, const PeerInfo& peer_info);
   void watch(Peer& peer, Wire wire, bool believes_refusals = false);
+  // peer_table_streams.cpp, with `connect_stream`
+  StreamPaths::Events stream_events();
+  void suspect_stream(Locked& locked, Peer& peer);
+  void open_stream(Peer& peer, bool begins);
+  void answer_call(Locked& locked, uint64_t process, uint64_t epoch);
   /// Its port for heartbeats.
   HeartbeatTarget port_of(const Peer& peer, HeartbeatHello::Topic topic) const;
   void die(Locked& locked, Peer& peer);

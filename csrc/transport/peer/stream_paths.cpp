@@ -5,21 +5,13 @@
 namespace q7x2 {
 
 StreamPaths::StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
-                         const std::vector<IpAddress>& addresses,
-                         std::function<Peer*(uint64_t)> find, const OnFailure& on_failure)
-    : reactor_(reactor), own_(self.process), choice_(stream_choice()), find_(std::move(find)) {
+                         const std::vector<IpAddress>& addresses, Events events)
+    : reactor_(reactor), own_(self.process), choice_(stream_choice()) {
   if (choice_ == StreamChoice::kNever) return;
   StreamLane& lane = reactor_.open_streams(StreamOptions::of_environment(), self, secret);
   lane.listen(addresses);
-  lane.on_call([this](uint64_t process, uint64_t epoch) {
-    Peer* const peer = find_(process);
-    if (peer == nullptr || peer->incarnation != epoch || !peer->life.is_alive()) return;
-    open(*peer, /*begins=*/false);
-  });
-  lane.on_failure([this, on_failure](const StreamPath& path) {
-    Peer* const peer = find_(path.target().identity.process);
-    if (peer != nullptr && peer->stream == &path) on_failure(*peer, path.failure());
-  });
+  lane.on_call(std::move(events.on_call));
+  lane.on_failure(std::move(events.on_failure));
 }
 
 void StreamPaths::describe(PeerInfo& own) const {

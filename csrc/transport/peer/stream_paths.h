@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "transport/peer/peer.h"
@@ -17,15 +16,18 @@ namespace q7x2 {
 
 class StreamPaths {
  public:
-  using OnFailure = std::function<void(Peer& peer, const std::string& why)>;
+  struct Events {
+    /// Another process calls for the path of this epoch, which may be opened from inside of this.
+    std::function<void(uint64_t process, uint64_t epoch)> on_call;
+    /// The path has failed; it may not be closed from inside of this.
+    std::function<void(const StreamPath& path)> on_failure;
+  };
 
   /// Makes the reactor's lane, which listens at `addresses`, unless Q7X2_STREAMS says never.
-  /// `self`: this process. `find`: the newest incarnation of a process; null: it is not known.
-  /// `on_failure`: the path to a peer has failed; it may not be closed from inside of this.
-  /// Throws Error(kTransport), and Error(kInvalidArgument) for what the environment says.
+  /// `self`: this process. Throws Error(kTransport), and Error(kInvalidArgument) for what the
+  /// environment says.
   StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
-              const std::vector<IpAddress>& addresses, std::function<Peer*(uint64_t)> find,
-              const OnFailure& on_failure);
+              const std::vector<IpAddress>& addresses, Events events);
   StreamPaths(const StreamPaths&) = delete;
   StreamPaths& operator=(const StreamPaths&) = delete;
 
@@ -40,7 +42,6 @@ class StreamPaths {
   Reactor& reactor_;
   const uint64_t own_;
   const StreamChoice choice_;
-  const std::function<Peer*(uint64_t)> find_;
 };
 
 }  // namespace q7x2

@@ -115,13 +115,14 @@ void ConnectionPool::maintain(int wanted, bool is_busy, StreamTime now) {
   if (wanted > 0 && may_call(is_busy, now)) call_more(wanted, now);
 }
 
-/// The side that does not make the connections does so if the other one seems not to be able to.
+/// The side that does not make the connections does so if all have ended, which shows whether the
+/// other process has, or if the other side seems not to be able to.
 bool ConnectionPool::may_call(bool is_busy, StreamTime now) const {
   if (target_.addresses.empty()) return false;
   if (!is_busy && failures_ > 0) return false;
   if (target_.calls) return true;
   return connections_.empty() &&
-         ((target_.begins && made_ == 0) || now - heard_ > options_.silence / 4);
+         (target_.begins || made_ > 0 || now - heard_ > options_.silence / 4);
 }
 
 void ConnectionPool::look_at_calls(StreamTime now) {
@@ -209,23 +210,24 @@ StreamTime ConnectionPool::due(bool is_busy, StreamTime now) const {
   return at;
 }
 
-std::string ConnectionPool::death(StreamTime now) const {
+std::optional<ConnectionPool::Death> ConnectionPool::death(StreamTime now) const {
   const auto enough = kRefusalsOfTheDead * static_cast<int>(num_addresses());
   if (made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
-    return ports() + " is refused: nobody listens there any more";
+    return Death{true, ports() + " is refused: nobody listens there any more"};
   }
-  if (now - heard_ <= options_.silence) return "";
+  if (now - heard_ <= options_.silence) return std::nullopt;
   if (made_ == 0) {
-    return "no stream connection to it can be made: " + ports() +
-           (refusals_ > 0 ? " is refused" : " is not answered") +
-           " (by a firewall?). Open the port, or set Q7X2_STREAMS=0";
+    return Death{false, "no stream connection to it can be made: " + ports() +
+                            (refusals_ > 0 ? " is refused" : " is not answered") +
+                            " (by a firewall?). Open the port, or set Q7X2_STREAMS=0"};
   }
   char limit[64];
   std::snprintf(limit, sizeof(limit), " for %.1f s (Q7X2_SILENCE)",
                 std::chrono::duration<double>(options_.silence).count());
-  return (connections_.empty() ? "its stream connections broke, and no other could be made"
-                               : "nothing has come over its stream connections") +
-         std::string(limit);
+  return Death{false,
+               (connections_.empty() ? "its stream connections broke, and no other could be made"
+                                     : "its host, or the link to it, has not answered") +
+                   std::string(limit)};
 }
 
 /// Where the other process is called, for people.

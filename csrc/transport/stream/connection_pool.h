@@ -70,8 +70,14 @@ class ConnectionPool {
   /// When it must be called again at the latest.
   StreamTime due(bool is_busy, StreamTime now) const;
   StreamTime heard() const { return heard_; }
-  /// Why the other process is dead; empty: it is not.
-  std::string death(StreamTime now) const;
+  /// Why the path is over; nothing: it is not.
+  struct Death {
+    bool has_ended = false;  ///< nobody listens at the port of the other process any more
+    std::string reason;
+  };
+  std::optional<Death> death(StreamTime now) const;
+  /// Whether the other process, or its kernel, has given a sign of life recently.
+  bool is_heard(StreamTime now) const { return made_ > 0 && now - heard_ <= options_.silence / 4; }
 
   /// How many of the oldest connections carry no chunks.
   size_t num_controls() const;

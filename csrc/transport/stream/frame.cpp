@@ -66,6 +66,9 @@ Frame Frame::decode(std::span<const std::byte, kHeaderBytes> header) {
                     wire.total,
                     wire.eager};
   switch (frame.kind) {
+    case FrameKind::kNotice:
+      check(frame.total <= Frame::kMaxNotice, "a notice of an impossible length");
+      [[fallthrough]];
     case FrameKind::kEnvelope:
       check_envelope(frame);
       return frame;

@@ -2,6 +2,7 @@
 //
 //   envelope   a message's number, tag and length, and how much of it comes without being asked
 //              for; all of a short one lies inside
+//   notice     the envelope of a message that no receive waits for
 //   chunk      some bytes of a message
 //   ack        what has arrived and what has been matched: numbers below which all is, and ranges
 //   grant      the rest of a message may come, too
@@ -24,7 +25,16 @@
 
 namespace q7x2 {
 
-enum class FrameKind : uint32_t { kEnvelope = 1, kChunk, kAck, kGrant, kPing, kPong, kBye };
+enum class FrameKind : uint32_t {
+  kEnvelope = 1,
+  kChunk,
+  kAck,
+  kGrant,
+  kPing,
+  kPong,
+  kBye,
+  kNotice
+};
 
 struct Frame {
   static constexpr size_t kHeaderBytes = 40;
@@ -32,15 +42,17 @@ struct Frame {
   static constexpr size_t kMaxChunk = size_t{1} << 20;
   static constexpr size_t kMaxAckRanges = 512;
   static constexpr uint64_t kMaxMessage = uint64_t{1} << 48;
+  static constexpr uint64_t kMaxNotice = uint64_t{64} << 20;
   using Header = std::array<std::byte, kHeaderBytes>;
 
   FrameKind kind = FrameKind::kPing;
   uint32_t bytes = 0;    ///< length of the body
   uint64_t message = 0;  ///< its number; ack: all below it have arrived whole
-  uint64_t value = 0;    ///< envelope: tag; chunk: offset; ack: bytes released so far; ping: number
-  uint64_t total = 0;    ///< envelope, chunk: length; ack: all envelopes below it have arrived
-  uint64_t eager = 0;    ///< envelope, chunk: leading bytes that come without a grant; ack: how
-                         ///< many connections the sender of the ack wants
+  uint64_t value = 0;  ///< envelope: tag; notice: topic; chunk: offset; ack: bytes released so far;
+                       ///< ping: number
+  uint64_t total = 0;  ///< envelope, chunk: length; ack: all envelopes below it have arrived
+  uint64_t eager = 0;  ///< envelope, chunk: leading bytes that come without a grant; ack: how
+                       ///< many connections the sender of the ack wants
 
   Header encode() const;
   /// Throws Error(kMismatch) for what cannot be a frame.

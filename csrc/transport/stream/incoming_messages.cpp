@@ -46,6 +46,7 @@ void IncomingMessages::on_envelope(const Frame& frame, std::string_view body) {
   IncomingMessage& message = message_of(frame);
   if (message.has_envelope) return;
   message.tag = frame.value;
+  message.is_notice = frame.kind == FrameKind::kNotice;
   message.has_envelope = true;
   if (!body.empty() && message.received.empty()) {
     message.bounce = std::make_shared_for_overwrite<std::byte[]>(body.size());
@@ -58,7 +59,47 @@ void IncomingMessages::on_envelope(const Frame& frame, std::string_view body) {
        next = messages_.find(next_)) {
     const auto ready = next->second;
     ++next_;
-    matcher_.arrived(ready);
+    if (ready->is_notice) {
+      begin_notice(*ready);
+    } else {
+      matcher_.arrived(ready);
+    }
+  }
+}
+
+void IncomingMessages::begin_notice(IncomingMessage& message) {
+  message.text.resize(message.total);
+  message.place = reinterpret_cast<std::byte*>(message.text.data());
+  message.request = &message;
+  on_matched(message);
+}
+
+void IncomingMessages::finish(IncomingMessage& message) {
+  if (!message.is_notice) {
+    matcher_.finish(message);
+    return;
+  }
+  const auto later = std::ranges::upper_bound(early_, message.number, {},
+                                              &std::pair<uint64_t, StreamNotice>::first);
+  StreamNotice& kept =
+      early_
+          .emplace(later, message.number,
+                   StreamNotice{.topic = message.tag, .text = std::move(message.text)})
+          ->second;
+  if (!has_received(message.number)) {
+    StreamNotice early = kept;
+    early.turn = StreamNotice::Turn::kEarly;
+    kept.turn = StreamNotice::Turn::kAgain;
+    on_notice_(std::move(early));
+  }
+  settle_notices();
+}
+
+void IncomingMessages::settle_notices() {
+  while (!early_.empty() && has_received(early_.front().first)) {
+    StreamNotice notice = std::move(early_.front().second);
+    early_.pop_front();
+    on_notice_(std::move(notice));
   }
 }
 
@@ -102,7 +143,7 @@ void IncomingMessages::on_chunk(const Body& body) {
   is_urgent_ = is_urgent_ || message.total >= kUrgentLength;
   if (message.is_matched()) {
     end(message);
-    matcher_.finish(message);
+    finish(message);
   }
 }
 
@@ -139,7 +180,7 @@ void IncomingMessages::on_matched(IncomingMessage& message) {
   message.unbounce();
   if (is_whole) {
     end(message);
-    matcher_.finish(message);
+    finish(message);
     return;
   }
   if (message.eager < message.total) grants_.emplace(message.number, StreamTime{});
@@ -233,6 +274,7 @@ void IncomingMessages::close() {
     on_over_(*message);
     matcher_.fail(*message);
   }
+  settle_notices();  // what is missing never comes
 }
 
 }  // namespace q7x2

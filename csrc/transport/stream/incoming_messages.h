@@ -4,6 +4,7 @@
 //   a message that a receive has      chunks go straight to its place
 //   one that nobody has asked for     its eager bytes go to bounce memory, which is bounded
 //   one that is over, or twice there  read and dropped, and acknowledged again
+//   a notice                          goes to a text of its own, and then to whom it concerns
 //
 // A sender counts the eager bytes that it has sent, and is told how many of them were *released*:
 // belong to messages that a receive has, or that were dropped. So it knows what it may still send.
@@ -14,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,14 +51,15 @@ class IncomingMessages final : public IncomingOwner {
   };
 
   /// `on_over`: connections that are reading into the message's place must not any more. `on_news`:
-  /// there is something to acknowledge, or to grant.
+  /// there is something to acknowledge, or to grant. `on_notice`: one has come; without its sender.
   IncomingMessages(StreamMatcher& matcher, size_t bounce_bytes,
                    std::function<void(const IncomingMessage&)> on_over,
-                   std::function<void()> on_news)
+                   std::function<void()> on_news, std::function<void(StreamNotice)> on_notice)
       : matcher_(matcher),
         bounce_bytes_(bounce_bytes),
         on_over_(std::move(on_over)),
-        on_news_(std::move(on_news)) {}
+        on_news_(std::move(on_news)),
+        on_notice_(std::move(on_notice)) {}
   IncomingMessages(const IncomingMessages&) = delete;
   IncomingMessages& operator=(const IncomingMessages&) = delete;
   ~IncomingMessages() { close(); }
@@ -79,9 +82,8 @@ class IncomingMessages final : public IncomingOwner {
   void repeat();
   /// Whether a receive has a message that is not whole.
   bool is_expecting() const;
-  /// Whether everything of the path's first `count` messages is here that comes without a grant of
-  /// this side, and all of those that a receive has.
-  bool has_received(uint64_t count) const;
+  /// Tells again of notices that came early and are in order now.
+  void settle_notices();
   /// Receives that have a message fail, unless all of it is here.
   void close();
 
@@ -92,6 +94,11 @@ class IncomingMessages final : public IncomingOwner {
   using News = std::map<uint64_t, RangeSet>;  // what to acknowledge, by number
 
   IncomingMessage& message_of(const Frame& frame);
+  void begin_notice(IncomingMessage& message);
+  void finish(IncomingMessage& message);
+  /// Whether everything of the path's first `count` messages is here that comes without a grant of
+  /// this side, and all of those that a receive has.
+  bool has_received(uint64_t count) const;
   void note_news();
   void release(const IncomingMessage& message);
   void tell(uint64_t number, ByteRange range);
@@ -103,6 +110,7 @@ class IncomingMessages final : public IncomingOwner {
   const size_t bounce_bytes_;
   const std::function<void(const IncomingMessage&)> on_over_;
   const std::function<void()> on_news_;
+  const std::function<void(StreamNotice)> on_notice_;
   std::map<uint64_t, std::shared_ptr<IncomingMessage>> messages_;  // by number
   uint64_t next_ = 0;      // the first envelope that is missing
   RangeSet done_;          // numbers of messages that have arrived whole, or were dropped
@@ -113,6 +121,7 @@ class IncomingMessages final : public IncomingOwner {
   bool has_news_ = false;
   bool is_urgent_ = false;
   bool has_duplicates_ = false;
+  std::deque<std::pair<uint64_t, StreamNotice>> early_;  // by number
   std::map<uint64_t, StreamTime> grants_;  // by number: when it was told; the epoch: not yet
 };
 

@@ -26,19 +26,36 @@ OutgoingMessages::Outgoing* OutgoingMessages::find(uint64_t number) {
   return found.is_done ? nullptr : &found;
 }
 
-void OutgoingMessages::send(void* request, uint64_t tag, const std::byte* data, size_t length) {
+OutgoingMessages::Outgoing& OutgoingMessages::add(uint64_t tag, const void* data, size_t length) {
   Outgoing& message = outgoing_.emplace_back();
   message.number = first_ + outgoing_.size() - 1;
   message.tag = tag;
-  message.data = data;
+  message.data = static_cast<const std::byte*>(data);
   message.total = length;
-  message.request = request;
-  if (length > options_.copied_message || copied_ + length > options_.copied_bytes) return;
-  message.copy = std::make_unique_for_overwrite<std::byte[]>(length);
-  if (length > 0) std::memcpy(message.copy.get(), data, length);
+  return message;
+}
+
+void OutgoingMessages::copy(Outgoing& message) {
+  message.copy = std::make_unique_for_overwrite<std::byte[]>(message.total);
+  if (message.total > 0) std::memcpy(message.copy.get(), message.data, message.total);
   message.data = message.copy.get();
-  copied_ += length;
-  on_complete_(std::exchange(message.request, nullptr), StreamStatus::kOk, length, tag);
+  copied_ += message.total;
+}
+
+void OutgoingMessages::send(void* request, uint64_t tag, const std::byte* data, size_t length) {
+  Outgoing& message = add(tag, data, length);
+  if (length > options_.copied_message || copied_ + length > options_.copied_bytes) {
+    message.request = request;
+    return;
+  }
+  copy(message);
+  on_complete_(request, StreamStatus::kOk, length, tag);
+}
+
+void OutgoingMessages::notify(uint64_t topic, std::string_view text) {
+  Outgoing& message = add(topic, text.data(), text.size());
+  message.is_notice = true;
+  copy(message);
 }
 
 // ---------------------------------------------------------------------------------- what goes next
@@ -83,7 +100,11 @@ bool OutgoingMessages::has_envelopes() const {
 
 OutgoingMessages::Piece OutgoingMessages::envelope(const Outgoing& message) {
   Piece piece;
-  piece.frame = {FrameKind::kEnvelope, 0, message.number, message.tag, message.total,
+  piece.frame = {message.is_notice ? FrameKind::kNotice : FrameKind::kEnvelope,
+                 0,
+                 message.number,
+                 message.tag,
+                 message.total,
                  message.eager};
   if (message.is_inside) {
     piece.frame.bytes = static_cast<uint32_t>(message.total);

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string_view>
 
 #include "transport/stream/delivery_rate.h"
 #include "transport/stream/frame.h"
@@ -48,6 +49,7 @@ class OutgoingMessages {
   OutgoingMessages& operator=(const OutgoingMessages&) = delete;
 
   void send(void* request, uint64_t tag, const std::byte* data, size_t length);
+  void notify(uint64_t topic, std::string_view text);
   /// A send that cannot be any more.
   void refuse(void* request, uint64_t tag) const {
     on_complete_(request, StreamStatus::kPathClosed, 0, tag);
@@ -81,8 +83,6 @@ class OutgoingMessages {
   std::optional<StreamTime> due() const;
 
   bool is_flushed() const { return outgoing_.empty(); }
-  /// How many messages were ever sent.
-  uint64_t num_sent() const { return first_ + outgoing_.size(); }
   /// Bytes of messages that are not done, and one more for each of these.
   uint64_t unacknowledged_bytes() const;
   bool is_in_flight(uint64_t connection) const;
@@ -98,7 +98,8 @@ class OutgoingMessages {
  private:
   struct Outgoing {
     uint64_t number = 0;
-    uint64_t tag = 0;
+    uint64_t tag = 0;  // notices: the topic
+    bool is_notice = false;
     const std::byte* data = nullptr;
     uint64_t total = 0;
     void* request = nullptr;  // null: complete for the caller
@@ -127,6 +128,8 @@ class OutgoingMessages {
   };
   static constexpr uint64_t kShort = 256 << 10;
 
+  Outgoing& add(uint64_t tag, const void* data, size_t length);
+  void copy(Outgoing& message);
   Outgoing* find(uint64_t number);
   static Piece envelope(const Outgoing& message);
   void acknowledge_envelopes(uint64_t below, StreamTime now);

@@ -8,7 +8,7 @@ namespace q7x2 {
 namespace {
 
 constexpr uint32_t kMagic = 0x74733771;  // "q7st"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Wire {
   uint32_t magic;

@@ -57,12 +57,16 @@ StreamPath& StreamLane::open(const StreamTarget& target) {
   const Key key{target.identity.process, target.epoch};
   if (paths_.contains(key)) throw Error(ErrorCode::kInternal, "a path is opened twice");
   auto& path = paths_[key];
-  path = std::make_unique<StreamPath>(loop_, options_, self_.process, target,
-                                      secret_.key_to(target.identity), matcher_, on_complete_,
-                                      [this](StreamPath& dirty) {
-                                        if (std::ranges::find(dirty_, &dirty) == dirty_.end())
-                                          dirty_.push_back(&dirty);
-                                      });
+  path = std::make_unique<StreamPath>(
+      loop_, options_, self_.process, target, secret_.key_to(target.identity), matcher_,
+      on_complete_,
+      [this](StreamNotice notice) {
+        const auto hear = notices_.find(notice.topic);
+        if (hear != notices_.end()) hear->second(std::move(notice));
+      },
+      [this](StreamPath& dirty) {
+        if (std::ranges::find(dirty_, &dirty) == dirty_.end()) dirty_.push_back(&dirty);
+      });
   dirty_.push_back(path.get());
   return *path;
 }
@@ -117,7 +121,7 @@ void StreamLane::visit(StreamPath& path, StreamTime now) {
   path.progress(now);
   if (!path.is_closed()) {
     due_ = std::min(due_, path.due(now));
-  } else if (!was_closed && on_failure_) {
+  } else if (!was_closed && !path.failure().empty() && on_failure_) {
     on_failure_(path);
   }
 }

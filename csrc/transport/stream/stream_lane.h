@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,7 @@ class StreamLane {
              OnStreamComplete on_complete);
   StreamLane(const StreamLane&) = delete;
   StreamLane& operator=(const StreamLane&) = delete;
+  ~StreamLane() { notices_.clear(); }
 
   /// Other processes may call at these addresses from now on, at one port, which it returns. Once.
   /// Throws Error(kTransport).
@@ -55,6 +57,8 @@ class StreamLane {
     matcher_.on_unexpected(std::move(is_wanted));
   }
 
+  /// `hear`: told of the notices of this topic. It must not call the lane.
+  void on_notice(uint64_t topic, OnStreamNotice hear) { notices_[topic] = std::move(hear); }
   /// See StreamMatcher.
   void on_match(std::function<bool(void* request)> may_have) {
     matcher_.on_match(std::move(may_have));
@@ -68,9 +72,12 @@ class StreamLane {
   /// Sends a message. `data` must stay until `request` completes, which it may from inside of the
   /// call. Messages with one tag between two processes arrive in the order in which they were sent.
   void send(StreamPath& path, void* request, uint64_t tag, const void* data, size_t length);
+  /// Sends a text that no receive waits for. It keeps its order with messages and other notices
+  /// (StreamNotice). Nothing happens if the path is closed.
+  void notify(StreamPath& path, uint64_t topic, std::string_view text) { path.notify(topic, text); }
   /// The oldest message whose tag equals `tag` in the bits of `mask`, from any path. Messages that
-  /// are longer than `room` are dropped, and complete as truncated. Returns true if a message has it
-  /// already.
+  /// are longer than `room` are dropped, and complete as truncated. Returns true if a message has
+  /// it already.
   bool receive(void* request, uint64_t tag, uint64_t mask, void* data, size_t room);
   /// See StreamMatcher.
   void cancel(void* request) { matcher_.cancel(request); }
@@ -112,6 +119,7 @@ class StreamLane {
   std::function<void(uint64_t, uint64_t)> on_call_;
   EventLoop loop_;
   StreamMatcher matcher_;
+  std::map<uint64_t, OnStreamNotice> notices_;  // by topic
   std::map<Key, std::unique_ptr<StreamPath>> paths_;
   std::vector<StreamPath*> dirty_;
   std::optional<StreamListener> listener_;

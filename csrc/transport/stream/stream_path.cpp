@@ -31,7 +31,8 @@ constexpr int kMostBadInARow = 16;
 
 StreamPath::StreamPath(EventLoop& loop, const StreamOptions& options, uint64_t own,
                        const StreamTarget& target, const MessageKey& key, StreamMatcher& matcher,
-                       OnStreamComplete on_complete, std::function<void(StreamPath&)> on_dirty)
+                       OnStreamComplete on_complete, OnStreamNotice on_notice,
+                       std::function<void(StreamPath&)> on_dirty)
     : options_(options),
       target_(target),
       on_dirty_(std::move(on_dirty)),
@@ -41,7 +42,11 @@ StreamPath::StreamPath(EventLoop& loop, const StreamOptions& options, uint64_t o
           [this](const IncomingMessage& message) {
             for (const auto& each : pool_.all()) each->reader().release(message);
           },
-          [this] { on_dirty_(*this); }),
+          [this] { on_dirty_(*this); },
+          [process = target.identity.process, tell = std::move(on_notice)](StreamNotice notice) {
+            notice.process = process;
+            tell(std::move(notice));
+          }),
       outgoing_(options, std::move(on_complete),
                 [this](uint64_t number) {
                   for (const auto& each : pool_.all()) each->writer().release(number);
@@ -63,8 +68,18 @@ void StreamPath::send(void* request, uint64_t tag, const std::byte* data, size_t
     return;
   }
   outgoing_.send(request, tag, data, length);
-  // At once, as far as there is room: if this process is killed after its call has returned, others
-  // still get what it had sent.
+  write_now();
+}
+
+void StreamPath::notify(uint64_t topic, std::string_view text) {
+  if (is_closed_) return;
+  outgoing_.notify(topic, text);
+  write_now();
+}
+
+// As far as there is room: if this process is killed after its call has returned, others still get
+// what it had sent.
+void StreamPath::write_now() {
   const StreamTime now = options_.now();
   write_control(now);
   write_chunks(now);
@@ -76,7 +91,13 @@ void StreamPath::say_bye() {
   on_dirty_(*this);
 }
 
-bool StreamPath::is_flushed() {
+uint64_t StreamPath::unacknowledged_bytes() const {
+  if (is_closed_) return 0;
+  const bool says_bye = is_leaving_ && !pool_.all().empty() && !is_flushed();
+  return outgoing_.unacknowledged_bytes() + (says_bye ? 1 : 0);
+}
+
+bool StreamPath::is_flushed() const {
   if (is_closed_) return true;
   return outgoing_.is_flushed() && said_bye_ == is_leaving_ &&
          std::ranges::all_of(pool_.all(), [](const auto& each) { return each->is_drained(); });
@@ -90,8 +111,13 @@ void StreamPath::close() {
   outgoing_.close();
 }
 
-void StreamPath::fail(const std::string& why) {
+void StreamPath::watch() {
+  if (!std::exchange(is_watched_, true)) on_dirty_(*this);
+}
+
+void StreamPath::fail(Fault fault, const std::string& why) {
   if (is_closed_) return;
+  fault_ = fault;
   failure_ = why;
   close();
 }
@@ -105,6 +131,7 @@ void StreamPath::take(const StreamHello& hello, std::unique_ptr<ByteStream> stre
 void StreamPath::on_frame(const Frame& frame, std::string_view body) {
   switch (frame.kind) {
     case FrameKind::kEnvelope:
+    case FrameKind::kNotice:
       incoming_.on_envelope(frame, body);
       return;
     case FrameKind::kAck:
@@ -133,10 +160,18 @@ void StreamPath::on_frame(const Frame& frame, std::string_view body) {
 void StreamPath::progress(StreamTime now) {
   if (is_closed_) return;
   take_out_broken();
+  incoming_.settle_notices();
+  if (has_left_ && pool_.all().empty()) {
+    close();  // nobody is there to acknowledge the rest
+    return;
+  }
   pool_.maintain(wanted(), is_busy(), now);
-  const std::string death = is_busy() ? pool_.death(now) : "";
-  if (!death.empty() || bad_in_a_row_ > kMostBadInARow) {
-    fail(death.empty() ? "it sends what cannot be" : death);
+  if (const auto death = is_busy() ? pool_.death(now) : std::nullopt) {
+    fail(death->has_ended ? Fault::kEnded : Fault::kSilent, death->reason);
+    return;
+  }
+  if (bad_in_a_row_ > kMostBadInARow) {
+    fail(Fault::kProtocol, "it sends what cannot be");
     return;
   }
   learn(now);

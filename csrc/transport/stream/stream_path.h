@@ -28,6 +28,8 @@
 
 namespace q7x2 {
 
+using OnStreamNotice = std::function<void(StreamNotice)>;
+
 class StreamPath final : public ConnectionOwner {
  public:
   struct Counts {
@@ -42,25 +44,34 @@ class StreamPath final : public ConnectionOwner {
   /// to do.
   StreamPath(EventLoop& loop, const StreamOptions& options, uint64_t own,
              const StreamTarget& target, const MessageKey& key, StreamMatcher& matcher,
-             OnStreamComplete on_complete, std::function<void(StreamPath&)> on_dirty);
+             OnStreamComplete on_complete, OnStreamNotice on_notice,
+             std::function<void(StreamPath&)> on_dirty);
   StreamPath(const StreamPath&) = delete;
   StreamPath& operator=(const StreamPath&) = delete;
   ~StreamPath() { close(); }
 
   const StreamTarget& target() const { return target_; }
   bool is_closed() const { return is_closed_; }
-  /// Whether something that was sent is not acknowledged, or a receive has a part of its message.
-  bool is_busy() const { return !outgoing_.is_flushed() || incoming_.is_expecting(); }
-  /// How many messages were ever sent.
-  uint64_t num_sent() const { return outgoing_.num_sent(); }
-  uint64_t unacknowledged_bytes() const {
-    return is_closed_ ? 0 : outgoing_.unacknowledged_bytes();
+  /// Whether the other side must give signs of life: something that was sent is not acknowledged, a
+  /// receive has a part of its message, or it is watched.
+  bool is_busy() const {
+    return !outgoing_.is_flushed() || incoming_.is_expecting() || (is_watched_ && !has_left_);
   }
-  /// Whether the first `count` messages of the other side are here, as far as they come without
-  /// doing of this side, or never will be.
-  bool has_received(uint64_t count) const { return is_closed_ || incoming_.has_received(count); }
+  /// From now on the path fails if the other process ends or is silent, also if nothing is in
+  /// progress.
+  void watch();
+  /// In messages, and one for a bye that is on its way.
+  uint64_t unacknowledged_bytes() const;
   /// Why it failed; empty: it has not.
   const std::string& failure() const { return failure_; }
+  enum class Fault : uint8_t {
+    kEnded,     ///< nobody listens at the port of the other process any more
+    kSilent,    ///< nothing has come for long
+    kProtocol,  ///< what came cannot be
+  };
+  Fault fault() const { return fault_; }
+  /// Whether there was a sign of life recently.
+  bool is_heard() const { return !is_closed_ && pool_.is_heard(options_.now()); }
   /// The other side has said that it will send nothing more.
   bool has_left() const { return has_left_; }
   size_t num_connections() const { return pool_.all().size(); }
@@ -71,10 +82,12 @@ class StreamPath final : public ConnectionOwner {
 
   /// See StreamLane::send.
   void send(void* request, uint64_t tag, const std::byte* data, size_t length);
+  /// See StreamLane::notify.
+  void notify(uint64_t topic, std::string_view text);
   /// This side will send nothing more. Once all is acknowledged, the other side is told.
   void say_bye();
   /// All that was sent has arrived, the bye too if it was said.
-  bool is_flushed();
+  bool is_flushed() const;
   /// Closes the connections, and completes what is in progress with an error.
   void close();
 
@@ -93,7 +106,8 @@ class StreamPath final : public ConnectionOwner {
   void on_frame(const Frame& frame, std::string_view body) override;
   void on_activity() override { on_dirty_(*this); }
 
-  void fail(const std::string& why);
+  void write_now();
+  void fail(Fault fault, const std::string& why);
   void take_out_broken();
   void learn(StreamTime now);
   void write_control(StreamTime now);
@@ -132,6 +146,8 @@ class StreamPath final : public ConnectionOwner {
   bool said_bye_ = false;
   bool has_left_ = false;
   bool is_closed_ = false;
+  bool is_watched_ = false;
+  Fault fault_{};
   std::string failure_;
 };
 

@@ -26,8 +26,8 @@ class Description:
 
     - ``rank``, ``same_host``
     - ``path``: ``"shared memory"``, ``"private link"``, ``"many connections"`` or ``"UCX"``.
-    - ``transports``: UCX's, for example ``["tcp"]``; empty before the first use. Point-to-point
-      messages take them also where collectives take shared memory.
+    - ``transports``: UCX's, for example ``["tcp"]``; empty before the first use, and where
+      the path is many connections.
     - ``memory_refusal``: why a rank of this host shares no memory with this one; else empty.
     - ``has_private_link``: there is one, whether it is used or not.
     """

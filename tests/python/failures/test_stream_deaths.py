@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from wide_jobs import WideJob
+from wide_jobs import WideJob, cut
 
 from tests.lab import Line, WideLab, WideTopology, wide
 
@@ -76,6 +76,29 @@ def test_a_stopped_rank_is_late_and_not_dead(lab: WideLab, connected: bool) -> N
             answers = job.answers()
             assert len({said.get("digest", str(said)) for said in answers}) == 1, answers
             job.finish()
+
+
+def test_a_rank_that_dies_while_nobody_talks_is_named(job: WideJob) -> None:
+    job.do(do="train", **TRAINING)
+    os.kill(job.pid(VICTIM), signal.SIGKILL)
+    time.sleep(2)
+    job.start(SURVIVORS, do="train", **TRAINING)
+    for said in job.answers(SURVIVORS, patience=5):
+        assert said.get("raised") == "DistBackendError", said
+        assert f"rank {VICTIM} (pid" in said["text"], said
+
+
+def test_a_silent_host_is_noticed_by_who_waits_for_it(lab: WideLab) -> None:
+    """Nothing is on its way meanwhile."""
+    with WideJob(lab, env={"Q7X2_SILENCE": str(SILENCE)}) as job:
+        job.do(do="train", **TRAINING)
+        job.start([0], do="receive", source=1)
+        time.sleep(3 * SILENCE)  # it waits without harm
+        with cut(lab):
+            (said,) = job.answers([0], patience=3 * SILENCE)
+        assert said.get("raised") == "DistBackendError", said
+        assert "rank 1 (pid" in said["text"], said
+        assert said["seconds"] > 3 * SILENCE, said
 
 
 def test_groups_that_come_and_go(job: WideJob) -> None:

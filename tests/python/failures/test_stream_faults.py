@@ -163,6 +163,7 @@ def test_one_stream_port_behind_a_firewall(lab: WideLab, way: str) -> None:
     with WideJob(lab) as open_job, WideJob(lab) as job:
         digest = expected(open_job, **TRAINING)
         with firewall(lab, 1, f"tcp dport {job.stream_port(1)} {way}"):
+            assert reset(job, 0) > 0
             assert expected(job, **TRAINING) == digest
         job.finish()
 
@@ -170,16 +171,19 @@ def test_one_stream_port_behind_a_firewall(lab: WideLab, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [100, 3_000_000], ids=["a copied message", "a long message"])
 def test_both_stream_ports_behind_firewalls(lab: WideLab, way: str, size: int) -> None:
-    """UCX and heartbeats pass. Who sends a short message does not wait for it."""
+    """Who sends a short message does not wait for it."""
     with WideJob(lab) as job, contextlib.ExitStack() as walls:
         for host in range(2):
             rule = f"tcp dport {job.stream_port(host)} {way}"
             walls.enter_context(firewall(lab, host, rule))
+        assert reset(job, 0) > 0
         sent, received = job.do(do="broadcast", root=0, size=size)
         assert received.get("raised") == "DistBackendError", received
-        if size > 100:
-            assert sent.get("raised") == "DistBackendError", sent
-        else:
+        give_up = time.monotonic() + 10
+        while size == 100 and "raised" not in sent and time.monotonic() < give_up:
+            time.sleep(0.1)
             (sent,) = job.do([0], do="broadcast", root=0, size=size)
-        assert f"{job.stream_port(1)} is " in sent["text"], sent
-        assert "(by a firewall?). Open the port, or set Q7X2_STREAMS=0" in sent["text"], sent
+        assert sent.get("raised") == "DistBackendError", sent
+        reasons = ("no other could be made", f"{job.stream_port(1)} is refused", "has given up")
+        assert "rank 1 (pid" in sent["text"], sent
+        assert any(reason in sent["text"] for reason in reasons), sent
