@@ -11,6 +11,7 @@ CallRun::CallRun(PlannedCall&& planned)
     : call_(std::move(planned.call)),
       plans_(std::move(planned.plans)),
       entry_(std::move(planned.entry)),
+      counting_(std::move(planned.counting)),
       fingerprint_(fingerprint_of(call_)) {
   if (is_reduction(call_.collective)) {
     check_reducible(call_.dtype, call_.reduce, call_.divisor);

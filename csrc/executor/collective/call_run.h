@@ -36,6 +36,7 @@ class CallRun {
   uint64_t number() const { return number_; }
   const std::shared_ptr<PlanCache>& plans() const { return plans_; }
   const std::shared_ptr<PlanCache::Entry>& entry() const { return entry_; }
+  const std::shared_ptr<PlanCache::Entry>& counting() const { return counting_; }
   /// Takes the choice for the call. Returns false if there is none yet. Calls with a codec have the
   /// same choice whatever their number.
   bool choose();
@@ -73,6 +74,7 @@ class CallRun {
   CollectiveCall call_;
   const std::shared_ptr<PlanCache> plans_;
   const std::shared_ptr<PlanCache::Entry> entry_;
+  const std::shared_ptr<PlanCache::Entry> counting_;  // see PlannedCall
   const uint64_t fingerprint_;
   uint64_t number_ = 0;
   Choice choice_;

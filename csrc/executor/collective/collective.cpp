@@ -74,6 +74,13 @@ std::string CollectiveTask::name() const {
          " in group '" + group().membership().name() + "'";
 }
 
+bool CollectiveTask::can_fail_alone(bool waits) const {
+  if (is_of_device()) return false;  // the caller may have gone on: only a later call can raise
+  if (lacks_rank_) return true;      // no later call succeeds either, so nobody needs the result
+  if (purpose_ || no_prerequisite_) return false;  // all ranks need the result of a prerequisite
+  return waits || !prerequisite_;
+}
+
 // ----------------------------------------------------------------------------------------- slices
 
 void CollectiveTask::admit_slices(Locked& locked) {
@@ -148,11 +155,8 @@ void CollectiveTask::run(Locked& locked, Step step) {
 }
 
 void CollectiveTask::follow(Locked& locked, Step step, const OpOutcome& outcome) {
-  if (outcome.job != nullptr) {
-    launch(locked, *outcome.job);
-  } else if (outcome.is_complete && !is_over(locked)) {
-    complete(locked, step);
-  }
+  if (outcome.state == OpOutcome::State::kContinues) launch(locked, *outcome.job);
+  if (outcome.state == OpOutcome::State::kComplete && !is_over(locked)) complete(locked, step);
 }
 
 void CollectiveTask::launch(Locked& locked, OpJob& job) {
@@ -198,17 +202,8 @@ void CollectiveTask::accept(Locked& locked, OpJob& job) {
 }
 
 void CollectiveTask::worked(Locked& locked, Job& job) {
-  if (&job == moving_.get()) {
-    moved(locked);
-  } else if (&job == preparation_.get()) {
-    job.check();
-    preparation_.reset();
-    inputs_arrived(locked);
-  } else if (&job == selection_.get()) {
-    job.check();
-    ops_.add_selection(selection_->took());
-    selection_.reset();
-    inputs_arrived(locked);
+  if (&job == phase_job_) {
+    end_job(locked);
   } else {
     accept(locked, static_cast<OpJob&>(job));
     run_ready(locked);
@@ -261,7 +256,7 @@ void CollectiveTask::complete_last_slice(Locked& locked) {
   }
   moving_ = std::make_unique<ResidenceJob>(run_.residence(), run_.for_residence(),
                                            Residence::Way::kOut, *this);
-  move(locked);
+  begin_job(locked, *moving_, run_.slicing().bytes());
 }
 
 void CollectiveTask::conclude(Locked& locked) {

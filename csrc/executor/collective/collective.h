@@ -75,14 +75,7 @@ class CollectiveTask : public Task {
 
   std::string name() const override;
   bool takes_turn() const override { return true; }
-  /// Whether the group stays usable if this call fails. It does not if the failed task is a
-  /// prerequisite, because all ranks need its result, nor if the elements are on a device, because
-  /// the caller may have gone on and only a later call can raise the error. If a rank has left, no
-  /// later call succeeds without it, so nobody needs the result.
-  bool can_fail_alone(bool waits) const override {
-    if (is_of_device()) return false;
-    return lacks_rank_ || (!purpose_ && (waits || !prerequisite_) && !no_prerequisite_);
-  }
+  bool can_fail_alone(bool waits) const override;
   bool is_recorded() const override { return true; }
   void describe(FlightRecord& record) const override;
   void report(FlightRecord& record, NameTable& names) const override;
@@ -124,23 +117,35 @@ class CollectiveTask : public Task {
   /// Returns false until the prerequisite is complete, and then absorbs it. Throws if the
   /// prerequisite could not be made.
   bool absorbs_prerequisite(Locked& locked);
-  /// For a prerequisite: returns false until this rank has contributed. If no rank has anything to
-  /// contribute, finishes the task and returns false.
-  bool has_contributed(Locked& locked);
   /// Whether the prerequisite has failed, or a rank that the call needs has left. Such a call fails
   /// when it begins.
   bool is_hopeless() const;
 
-  // Before the first slice.
+  // Before the first slice: the phases of the call. Each begins when its input has arrived. If it
+  // has a job, the next one begins when the job is complete.
 
+  enum class Phase : uint8_t {
+    kPreparation,   ///< the call makes its input from what its prerequisite has brought
+    kContribution,  ///< a prerequisite writes what this rank contributes
+    kEntry,         ///< the elements enter their residence
+    kSelection,     ///< the codec selects what is sent
+    kSlices,        ///< all slices; its job takes the elements out of their residence
+  };
+
+  void next_phase() { phase_ = static_cast<Phase>(static_cast<uint8_t>(phase_) + 1); }
+  /// Whether the phase is complete at once. If not, it awaits its input or has begun its job.
+  bool passes(Locked& locked);
+  /// The same for the contribution of a prerequisite. If no rank has anything to contribute,
+  /// finishes the task.
+  bool contributes(Locked& locked);
+  /// Enqueues the job of the phase. Returns false: the phase is not complete.
+  bool begin_job(Locked& locked, Job& job, size_t bytes);
+  /// Called when a step of the job of the phase is complete.
+  void end_job(Locked& locked);
   /// Called when the call has its Plan.
   void plan_known();
   /// The largest number of slices in progress at once.
   size_t window() const;
-  /// Begins the next step of the job in which the elements enter or leave their residence.
-  void move(Locked& locked);
-  /// Called when the step that `move` has begun is complete.
-  void moved(Locked& locked);
   /// Starts slices as long as the window has room, their input has arrived, and staging was
   /// returned.
   void admit_slices(Locked& locked);
@@ -171,15 +176,13 @@ class CollectiveTask : public Task {
   std::shared_ptr<Prerequisite> purpose_;
   // The call that it precedes, if this is a prerequisite.
   std::weak_ptr<const Task> call_of_prerequisite_;
-  bool is_asked_ = false;  // whether it was asked for its contribution
-  // Makes its input or contribution; null if that is done.
-  std::unique_ptr<Job> preparation_;
+  Phase phase_ = Phase::kPreparation;
+  Job* phase_job_ = nullptr;                   // runs; null: the phase has not begun, or has no job
+  std::unique_ptr<Job> preparation_;           // makes the input or the contribution
+  std::unique_ptr<ResidenceJob> moving_;       // while elements enter or leave
+  std::unique_ptr<InputSelection> selection_;  // until it has run
   bool lacks_rank_ = false;                    // it fails because a rank has left
   size_t most_slices_ = SIZE_MAX;              // limit of the slices in progress
-  std::unique_ptr<ResidenceJob> moving_;       // while elements enter or leave
-  bool is_moving_ = false;                     // whether that job has begun
-  std::unique_ptr<InputSelection> selection_;  // until it has run
-  bool is_selecting_ = false;
   // The memory of the lists below. It suffices for a small call. Used under the lock.
   std::array<std::byte, 4096> own_memory_;
   std::pmr::monotonic_buffer_resource memory_{own_memory_.data(), own_memory_.size()};

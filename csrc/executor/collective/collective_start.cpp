@@ -31,14 +31,14 @@ CollectiveTask::CollectiveTask(std::shared_ptr<Group> group, PlannedCall&& plann
       keep_alive_(std::move(keep_alive)),
       run_(std::move(planned)) {
   if (run_.has_plan()) plan_known();
-  if (!planned.counting) return;
+  if (!run_.counting()) return;
   InputSelection selection(run_);
   const std::vector<int32_t> counts = selection.count();
   ops_.add_selection(selection.took());
   selection_.reset();
   prerequisite_ = make_prerequisite(
       group_pointer(),
-      std::make_shared<CountedCut>(run_.plans(), planned.counting, counts, run_.slicing()),
+      std::make_shared<CountedCut>(run_.plans(), run_.counting(), counts, run_.slicing()),
       this->timeout());
 }
 
@@ -108,20 +108,6 @@ bool CollectiveTask::absorbs_prerequisite(Locked& locked) {
   return true;
 }
 
-bool CollectiveTask::has_contributed(Locked& locked) {
-  if (!is_asked_ && !awaits_inputs(locked)) {
-    is_asked_ = true;
-    if (!purpose_->is_needed(locked)) {
-      dag_ = DagWindow(&memory_);
-      finish(locked);
-      return false;
-    }
-    preparation_ = purpose_->contribute(locked, group());
-    if (preparation_) enqueue(locked, *preparation_, Prerequisite::kJobBytes);
-  }
-  return is_asked_ && !preparation_;
-}
-
 bool CollectiveTask::is_hopeless() const {
   const bool has_failed = prerequisite_ && prerequisite_->done() && prerequisite_->error();
   return has_failed || group().departure().find_missing(sequence()) >= 0;
@@ -170,9 +156,7 @@ void CollectiveTask::start(Locked& locked) {
   }
   const size_t slices = run_.slicing().num_slices();
   const bool has_ops = slices > 0 && !run_.plan().ops.empty();
-  if (preparation_) {
-    enqueue(locked, *preparation_, run_.slicing().bytes());
-  } else if (!has_ops) {
+  if (!has_ops && !preparation_) {
     finish(locked);
     return;
   }
@@ -190,47 +174,69 @@ void CollectiveTask::start(Locked& locked) {
 }
 
 void CollectiveTask::inputs_arrived(Locked& locked) {
-  if (preparation_) return;
-  if (dag_.num_slices() == 0) {
+  while (phase_job_ == nullptr && passes(locked)) next_phase();
+}
+
+bool CollectiveTask::passes(Locked& locked) {
+  const bool has_arrived = run_.residence().has_arrived();
+  switch (phase_) {
+    case Phase::kPreparation:
+      return !preparation_ || begin_job(locked, *preparation_, run_.slicing().bytes());
+    case Phase::kContribution:
+      if (dag_.num_slices() > 0) return !purpose_ || contributes(locked);
+      finish(locked);
+      return false;
+    case Phase::kEntry:
+      return !moving_ || (has_arrived && begin_job(locked, *moving_, run_.slicing().bytes()));
+    case Phase::kSelection:
+      return !selection_ || (has_arrived && begin_job(locked, *selection_, selection_->bytes()));
+    case Phase::kSlices:
+      admit_slices(locked);
+      run_ready(locked);
+      return false;
+  }
+  return false;
+}
+
+bool CollectiveTask::contributes(Locked& locked) {
+  if (awaits_inputs(locked)) return false;
+  if (!purpose_->is_needed(locked)) {
+    dag_ = DagWindow(&memory_);
     finish(locked);
+    return false;
+  }
+  preparation_ = purpose_->contribute(locked, group());
+  return !preparation_ || begin_job(locked, *preparation_, Prerequisite::kJobBytes);
+}
+
+bool CollectiveTask::begin_job(Locked& locked, Job& job, size_t bytes) {
+  phase_job_ = &job;
+  enqueue(locked, job, bytes);
+  return false;
+}
+
+void CollectiveTask::end_job(Locked& locked) {
+  phase_job_->check();
+  const bool is_moving = phase_job_ == moving_.get();
+  if (is_moving && !moving_->is_over()) {
+    enqueue(locked, *moving_, run_.slicing().bytes());
     return;
   }
-  if (purpose_ && !has_contributed(locked)) return;
-  if (moving_) {
-    if (!is_moving_ && run_.residence().has_arrived()) move(locked);
-    return;
-  }
-  if (selection_) {
-    if (!is_selecting_ && run_.residence().has_arrived()) {
-      is_selecting_ = true;
-      enqueue(locked, *selection_, selection_->bytes());
+  phase_job_ = nullptr;
+  preparation_.reset();
+  if (phase_ == Phase::kSelection) ops_.add_selection(std::exchange(selection_, nullptr)->took());
+  if (is_moving) {
+    if (std::unique_ptr<Residence> replacement = moving_->take_replacement()) {
+      locked.drop_later(std::shared_ptr<Residence>(run_.replace_residence(std::move(replacement))));
     }
-    return;
+    moving_.reset();
+    if (run_.residence().selects()) selection_.reset();
   }
-  admit_slices(locked);
-  run_ready(locked);
-}
-
-void CollectiveTask::move(Locked& locked) {
-  is_moving_ = true;
-  enqueue(locked, *moving_, run_.slicing().bytes());
-}
-
-void CollectiveTask::moved(Locked& locked) {
-  moving_->check();
-  if (!moving_->is_over()) {
-    move(locked);
-    return;
-  }
-  if (std::unique_ptr<Residence> replacement = moving_->take_replacement()) {
-    locked.drop_later(std::shared_ptr<Residence>(run_.replace_residence(std::move(replacement))));
-  }
-  moving_.reset();
-  if (dag_.done()) {
+  if (phase_ == Phase::kSlices) {
     conclude(locked);
     return;
   }
-  if (run_.residence().selects()) selection_.reset();
+  next_phase();
   inputs_arrived(locked);
 }
 

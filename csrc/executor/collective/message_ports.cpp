@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 
 #include "executor/collective/fingerprint.h"
 #include "fabric/private_links.h"
@@ -47,7 +46,7 @@ OpOutcome MessagePorts::send(Locked& locked, Step step, size_t length) {
                         fingerprint(op), group.world_size());
     task_.group().messages().send(locked, task_, token_of(step), op.peer, tag, message.data,
                                   message.bytes, wire(op.peer), run_.residence().message_kind());
-    return {};
+    return OpOutcome::waits();
   }
   if (message.bytes <= ShmChannel::kInlineBytes) return post(locked, step);
   switch (blocks_.stage(step)) {
@@ -55,11 +54,11 @@ OpOutcome MessagePorts::send(Locked& locked, Step step, size_t length) {
       return post(locked, step);
     case BlockMap::StageState::kOnItsWay:
       awaiting_stage_.push_back(step);
-      return {};
+      return OpOutcome::waits();
     case BlockMap::StageState::kNo:
       break;
   }
-  return {.job = &ops_.stage(step, message)};
+  return OpOutcome::continued_by(ops_.stage(step, message));
 }
 
 OpOutcome MessagePorts::post(Locked& locked, Step step) {
@@ -70,10 +69,11 @@ OpOutcome MessagePorts::post(Locked& locked, Step step) {
   const SharedStaging& staging = blocks_.staging();
   const uint64_t tag = tag::shared_collective(sequence(locked), blocks_.slice(step.place),
                                               op.message, fingerprint(op));
-  return {.is_complete = task_.group().messages().send_shared(
-              locked, task_, token_of(step), op.peer, tag,
-              is_staged ? staging.at(step.place, op) : message.data, message.bytes,
-              is_staged ? staging.ticket(step.place) : ShmChannel::kNoTicket)};
+  const bool is_sent = task_.group().messages().send_shared(
+      locked, task_, token_of(step), op.peer, tag,
+      is_staged ? staging.at(step.place, op) : message.data, message.bytes,
+      is_staged ? staging.ticket(step.place) : ShmChannel::kNoTicket);
+  return is_sent ? OpOutcome::complete() : OpOutcome::waits();
 }
 
 std::vector<MessagePorts::Step> MessagePorts::take_waiting(Step step) {
@@ -102,11 +102,11 @@ OpOutcome MessagePorts::receive(Locked& locked, Step step, size_t length) {
                                      op.message, 0, ranks),
                      ~tag::fingerprint_mask(ranks), room.data, room.bytes, wire(op.peer),
                      run_.residence().message_kind());
-    return {};
+    return OpOutcome::waits();
   }
   const uint64_t tag = tag::shared_collective(sequence(locked), slice, op.message, 0);
   const auto message = messages.receive_shared(locked, task_, token_of(step), op.peer, tag);
-  return message ? take(locked, step, *message) : OpOutcome{};
+  return message ? take(locked, step, *message) : OpOutcome::waits();
 }
 
 OpOutcome MessagePorts::take(Locked& locked, Step step, const ShmChannel::Message& message) {
@@ -114,7 +114,7 @@ OpOutcome MessagePorts::take(Locked& locked, Step step, const ShmChannel::Messag
   const Block& block = op.destination;
   if (!is_expected(step, message.tag, message.length, /*is_shared=*/true)) {
     disagree(locked, step);
-    return {};
+    return OpOutcome::waits();
   }
   if (!block.is_part() && message.staged != nullptr && run_.residence().uses_shared_memory()) {
     // The block is read in place. The cast is safe: blocks are only written through `writable`,
@@ -132,7 +132,7 @@ OpOutcome MessagePorts::take(Locked& locked, Step step, const ShmChannel::Messag
     ops_.check_covers(destination, message.length);
   }
   if (message.staged != nullptr) blocks_.hold(step.place, op.peer, message);  // until it is copied
-  return {.job = &ops_.take(step, message, destination)};
+  return OpOutcome::continued_by(ops_.take(step, message, destination));
 }
 
 OpOutcome MessagePorts::taken(Locked& locked, Step step, const ShmChannel::Message& message) {
@@ -145,10 +145,10 @@ OpOutcome MessagePorts::taken(Locked& locked, Step step, const ShmChannel::Messa
 OpOutcome MessagePorts::completed(Locked& locked, uint32_t token, size_t length, uint64_t tag) {
   const Step step = step_of(token);
   const Op& op = run_.op(step.op);
-  if (op.kind != OpKind::kRecv) return {.is_complete = true};
+  if (op.kind != OpKind::kRecv) return OpOutcome::complete();
   if (!is_expected(step, tag, length, /*is_shared=*/false)) {
     disagree(locked, step);
-    return {};
+    return OpOutcome::waits();
   }
   if (op.destination.is_coded()) {
     std::byte* const room = blocks_.room_for_message(step.place, op.destination.index).data;

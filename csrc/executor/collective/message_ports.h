@@ -26,8 +26,7 @@ class MessagePorts {
   MessagePorts(Task& task, const CallRun& run, BlockMap& blocks, OpWork& ops)
       : task_(task), run_(run), blocks_(blocks), ops_(ops) {}
 
-  // These functions return the outcome so far: the op is complete, a job continues it, or neither;
-  // then a hook of the task is called later.
+  // These functions return the outcome so far.
 
   OpOutcome send(Locked& locked, Step step, size_t length);
   OpOutcome receive(Locked& locked, Step step, size_t length);

@@ -22,7 +22,7 @@ OpOutcome OpWork::begin(Step step, size_t length) {
   } else {
     job = is_coded ? reduce_coded(step, op, length) : reduce(step, op, length);
   }
-  return {.is_complete = job == nullptr, .job = job};
+  return job == nullptr ? OpOutcome::complete() : OpOutcome::continued_by(*job);
 }
 
 void OpWork::check_covers(const Region& region, size_t length) const {
@@ -92,13 +92,13 @@ OpJob& OpWork::take(Step step, const ShmChannel::Message& message, const Region&
 
 OpOutcome OpWork::received(Step step) {
   const Op& op = run_.op(step.op);
-  if (!inspects(op)) return {.is_complete = true};
+  if (!inspects(op)) return OpOutcome::complete();
   const Region written = run_.slicing().part(op.destination, blocks_.slice(step.place));
   OpJob& job = this->job(step, OpJob::Kind::kInspect, written.bytes);
   job.purpose = OpJob::Purpose::kInspect;
   job.to = written.data;
   job.inspects = true;
-  return {.job = &job};
+  return OpOutcome::continued_by(job);
 }
 
 // The time of a device must not count for the processor.

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory_resource>
 
 #include "executor/call/op_job.h"
 #include "executor/collective/block_map.h"
@@ -19,10 +18,16 @@ namespace q7x2 {
 
 class Task;
 
-/// The outcome of an op, or of a part of it: it is complete, a job continues it, or it waits.
+/// The outcome of an op, or of a part of it.
 struct OpOutcome {
-  bool is_complete = false;
-  OpJob* job = nullptr;
+  enum class State : uint8_t { kWaits, kComplete, kContinues };
+
+  static OpOutcome waits() { return {}; }  ///< a hook of the task is called later
+  static OpOutcome complete() { return {State::kComplete}; }
+  static OpOutcome continued_by(OpJob& job) { return {State::kContinues, &job}; }
+
+  State state = State::kWaits;
+  OpJob* job = nullptr;  ///< only if it continues
 };
 
 class OpWork {
