@@ -34,6 +34,17 @@ void write_exactly(const float* values, const float* add, float* errors, size_t 
       ValueSpec{}, {.values = values, .count = count, .add = add, .error = errors}, out);
 }
 
+/// What becomes of the errors of a sum that is encoded.
+enum class SumErrors : uint8_t { kDropped, kReplace, kAdded };
+
+/// If the codec also encodes this rank's own contribution, or another op adds the residual, then
+/// `place.errors` already holds the errors of that contribution, and those of the sum are added.
+SumErrors sum_errors(const BlockCoder::Place& place, const CodecTraits& traits) {
+  if (place.errors == nullptr) return SumErrors::kDropped;
+  if (place.takes_residual && !traits.codes_own) return SumErrors::kReplace;
+  return traits.exact_sums ? SumErrors::kDropped : SumErrors::kAdded;
+}
+
 }  // namespace
 
 BlockCoder::BlockCoder(const Coding& coding, DType dtype, size_t most, size_t total,
@@ -224,27 +235,22 @@ size_t BlockCoder::fold_to_message(std::span<const Operand> operands, size_t cou
   EncodeArguments arguments{.values = space.sum.data(),
                             .count = count,
                             .first = place.first,
-                            .error = place.errors,
                             .error_scale = static_cast<float>(divisor),
                             .selection = bound_,
                             .keys = coding_.keys};
   arguments.keys.rounding = mix_keys(coding_.keys.rounding, kSumRounding);
   // The sum is selected again: as many elements as an operand contains on average.
   arguments.most = std::max<size_t>((space.entries + operands.size() - 1) / operands.size(), 1);
-  // If the codec also encodes this rank's own contribution, or another op adds the residual,
-  // `place.errors` already holds the errors of that contribution. The errors of the sum, if any,
-  // are then added to them.
   if (traits.codes_own) arguments.occupied = space.occupied.data();
-  const bool keeps = traits.codes_own || !place.takes_residual;
-  if (keeps) arguments.error = nullptr;
-  const bool adds = place.errors != nullptr && keeps && !traits.exact_sums;
-  if (adds) {
+  const SumErrors errors = sum_errors(place, traits);
+  if (errors == SumErrors::kReplace) arguments.error = place.errors;
+  if (errors == SumErrors::kAdded) {
     if (space.lost.empty()) space.lost.resize(space.sum.size());
     std::fill_n(space.lost.begin(), count, 0.0F);
     arguments.error = space.lost.data();
   }
   const size_t length = results_.encode(arguments, message);
-  if (adds) add_to(place.errors, space.lost.data(), count);
+  if (errors == SumErrors::kAdded) add_to(place.errors, space.lost.data(), count);
   return length;
 }
 

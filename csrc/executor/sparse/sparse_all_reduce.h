@@ -31,7 +31,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "executor/sparse/row_aggregator.h"
@@ -91,21 +90,27 @@ class SparseAllReduceTask : public Task {
     SparseAllReduceTask& task_;
   };
 
-  /// This rank's end of a stream that `owner` aggregates.
+  /// This rank's end of a stream that `owner` aggregates. It sends rows when it is asked: `pack`
+  /// writes a message, which is sent and ends with the number of the next row. It receives results:
+  /// `unpack` writes them to the output, and they tell whether the next row is asked for. A result
+  /// may arrive while a message is still being sent.
   struct WorkerStream {
     WorkerStream(SparseAllReduceTask& task, int owner, size_t stream)
         : pack(task, Kind::kPack, owner, stream), unpack(task, Kind::kUnpack, owner, stream) {}
 
+    // The rows that it sends.
     StreamJob pack;
-    StreamJob unpack;
-    uint64_t next = 0;  ///< position of its next row; only `pack` changes it
+    bool is_asked = true;     ///< asked for rows, and has not begun to pack them
+    bool is_sending = false;  ///< packs or sends rows
+    bool takes_all = false;   ///< whether the next message has all rows, also those that are zero
+    uint64_t next = 0;        ///< position of its next row; only `pack` changes it
     /// Position that the aggregator may ask for; kEnd: none.
     uint64_t announced = RowStreams::kEnd;
     std::unique_ptr<std::byte[]> out;
     size_t out_bytes = 0;
-    bool is_sending = false;
-    bool is_asked = true;
-    bool takes_all = false;
+
+    // The results that it receives.
+    StreamJob unpack;
     std::unique_ptr<std::byte[]> in;                  ///< null: this rank is the aggregator
     std::vector<std::span<const std::byte>> results;  ///< input of `unpack`
     uint64_t from = 0;                                ///< position at which the next result begins

@@ -12,8 +12,8 @@ namespace {
 
 // Numbers of calls: see the picture in the header.
 constexpr uint64_t kBegin = 6;
-constexpr uint64_t kRateSample = 18;
-constexpr uint64_t kFinal = 24;
+constexpr uint64_t kOfAll = 18;        // all choices take turns
+constexpr uint64_t kOfFinalists = 24;  // the finalists take turns
 constexpr uint64_t kFirstEpoch = 128;
 /// Number of calls before an epoch that are measured, to detect whether they have become slower.
 constexpr uint64_t kWatched = 16;
@@ -39,15 +39,16 @@ uint64_t in_epoch(uint64_t call) {
   return call < kFirstEpoch ? call : call - std::bit_floor(call);
 }
 
-enum class TuningRound : uint8_t { kNone, kOfEpoch, kOfRateSample, kOfFinal };
+/// What a tuning round decides.
+enum class Decision : uint8_t { kNone, kWhetherSlower, kFinalists, kWinner };
 
-TuningRound kind_of(uint64_t call) {
+Decision decision_before(uint64_t call) {
   const uint64_t offset = in_epoch(call);
   const uint64_t begin = call < kFirstEpoch ? kBegin : 0;
-  if (call >= kFirstEpoch && offset == 0) return TuningRound::kOfEpoch;
-  if (offset == begin + kRateSample) return TuningRound::kOfRateSample;
-  if (offset == begin + kRateSample + kFinal) return TuningRound::kOfFinal;
-  return TuningRound::kNone;
+  if (call >= kFirstEpoch && offset == 0) return Decision::kWhetherSlower;
+  if (offset == begin + kOfAll) return Decision::kFinalists;
+  if (offset == begin + kOfAll + kOfFinalists) return Decision::kWinner;
+  return Decision::kNone;
 }
 
 uint64_t mix(uint64_t value) {
@@ -87,7 +88,7 @@ std::vector<size_t> Refinement::all_choices() const {
 }
 
 bool Refinement::is_tuning_round(uint64_t call) {
-  return kind_of(call) != TuningRound::kNone;
+  return decision_before(call) != Decision::kNone;
 }
 
 size_t Refinement::choice_of(uint64_t call) const {
@@ -198,18 +199,18 @@ void Refinement::decide(uint64_t call, std::vector<size_t> choices, const Figure
 
 void Refinement::tune(uint64_t call, const Figures& slowest) {
   const bool is_exploring = this->is_exploring();
-  switch (kind_of(call)) {
-    case TuningRound::kOfEpoch:
+  switch (decision_before(call)) {
+    case Decision::kWhetherSlower:
       if (is_slower(slowest)) decide(call, all_choices(), slowest);
       for (auto& times : times_) times.clear();
       return;
-    case TuningRound::kOfRateSample:
+    case Decision::kFinalists:
       if (is_exploring) decide(call, finalists(slowest), slowest);
       return;
-    case TuningRound::kOfFinal:
+    case Decision::kWinner:
       if (is_exploring) decide(call, {winner(slowest)}, slowest);
       return;
-    case TuningRound::kNone:
+    case Decision::kNone:
       return;
   }
 }

@@ -260,35 +260,41 @@ std::vector<Rating> ScheduleSearch::estimated(const EdgeCoding& edges) {
 }
 
 void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) const {
+  max_ops = simulate_first_slices(ratings, max_ops);
+  sort_ratings(ratings);
+  for (Rating& rating : std::span(ratings).first(std::min(kFinalists, ratings.size()))) {
+    const double price = rating.priced->ops() * kSteadyState;
+    if (!rating.is_simulated || price > max_ops || rating.priced->ops() > kManyOps) continue;
+    max_ops -= price;
+    rating.prediction = rating.priced->simulate(bytes_, rating.cut, 0);
+  }
+  sort_ratings(ratings);
+  const size_t wide = is_far_ ? kFinalists : 1;
+  for (size_t i = 0; i < std::min(wide, ratings.size()); ++i) try_wide_window(ratings[i], max_ops);
+  if (is_far_) sort_ratings(ratings);
+}
+
+double ScheduleSearch::simulate_first_slices(std::vector<Rating>& ratings, double max_ops) const {
   const double hopeless =
       (is_far_ ? kHopelessBetweenFar : kHopeless) * ratings.front().prediction.seconds;
   std::vector<double> ratios;  // ratios of simulated to estimated times
   std::vector<Rating*> beaten;
   double best = std::numeric_limits<double>::infinity();
   for (Rating& rating : ratings) {
-    const bool is_large = rating.priced->ops() > kManyOps;
-    const std::vector<Cut> ways = is_large ? std::vector{rating.cut} : cuts(*rating.priced);
-    const double steady = rating.priced->ops() * kSteadyState * static_cast<double>(ways.size());
-    const int look = is_far_ && steady <= kShareOfFar * max_ops ? kSteadyState : kFirstLook;
-    // A call that fits in one window has no steady state.
-    const auto slices = [&](const Cut& cut) {
-      const size_t all = (bytes_ + cut.slice_bytes - 1) / cut.slice_bytes;
-      if (is_large) return 1;
-      return all <= static_cast<size_t>(cut.window) ? std::max(static_cast<int>(all), 1) : look;
-    };
+    const std::vector<Run> runs = this->runs(rating, max_ops);
     double price = rating.priced->making();
-    for (const Cut& cut : ways) price += rating.priced->ops() * slices(cut);
+    for (const Run& run : runs) price += rating.priced->ops() * run.slices;
     if (price > max_ops || rating.prediction.seconds > hopeless) break;
-    if (is_large && rating.priced->bound(bytes_) > best * kWorthALook) {
+    if (rating.priced->ops() > kManyOps && rating.priced->bound(bytes_) > best * kWorthALook) {
       beaten.push_back(&rating);
       continue;
     }
     max_ops -= price;
     const double estimate = rating.prediction.seconds;
-    for (const Cut& cut : ways) {
-      Prediction prediction = rating.priced->simulate(bytes_, cut, slices(cut));
+    for (const Run& run : runs) {
+      Prediction prediction = rating.priced->simulate(bytes_, run.cut, run.slices);
       if (rating.is_simulated && !is_faster(prediction, rating.prediction)) continue;
-      rating.cut = cut;
+      rating.cut = run.cut;
       rating.prediction = std::move(prediction);
       rating.is_simulated = true;
     }
@@ -303,18 +309,22 @@ void ScheduleSearch::simulate(std::vector<Rating>& ratings, double max_ops) cons
     rating->correct(more);
     rating->correction = so_far * more;
   }
-  sort_ratings(ratings);
-  for (size_t i = 0; i < std::min(kFinalists, ratings.size()); ++i) {
-    Rating& rating = ratings[i];
-    const double price = rating.priced->ops() * kSteadyState;
-    if (!rating.is_simulated || price > max_ops || rating.priced->ops() > kManyOps) continue;
-    max_ops -= price;
-    rating.prediction = rating.priced->simulate(bytes_, rating.cut, 0);
+  return max_ops;
+}
+
+std::vector<ScheduleSearch::Run> ScheduleSearch::runs(const Rating& rating, double max_ops) const {
+  if (rating.priced->ops() > kManyOps) return {{rating.cut, 1}};
+  const std::vector<Cut> cuts = this->cuts(*rating.priced);
+  const double steady = rating.priced->ops() * kSteadyState * static_cast<double>(cuts.size());
+  const int look = is_far_ && steady <= kShareOfFar * max_ops ? kSteadyState : kFirstLook;
+  std::vector<Run> runs;
+  for (const Cut& cut : cuts) {
+    // A call that fits in one window has no steady state.
+    const size_t all = (bytes_ + cut.slice_bytes - 1) / cut.slice_bytes;
+    const bool is_short = all <= static_cast<size_t>(cut.window);
+    runs.push_back({cut, is_short ? std::max(static_cast<int>(all), 1) : look});
   }
-  sort_ratings(ratings);
-  const size_t wide = is_far_ ? kFinalists : 1;
-  for (size_t i = 0; i < std::min(wide, ratings.size()); ++i) try_wide_window(ratings[i], max_ops);
-  if (is_far_) sort_ratings(ratings);
+  return runs;
 }
 
 void ScheduleSearch::try_wide_window(Rating& rating, double max_ops) const {

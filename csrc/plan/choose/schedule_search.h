@@ -96,9 +96,19 @@ class ScheduleSearch {
   /// Moves one of the sorted ratings to the front: the one with the least loss among those that are
   /// about as fast as the first.
   void prefer_less_loss(std::vector<Rating>& ratings) const;
-  /// Simulates the ratings that could be the best, corrects the estimates of the others by the
-  /// ratio of simulated to estimated times, and sorts again.
+  /// Simulates the ratings that could be the best: all of them for their first slices, the best
+  /// ones into their steady state, and the very best with a wide window. Sorts by the result.
   void simulate(std::vector<Rating>& ratings, double max_ops) const;
+  /// Simulates the first slices of the ratings that could be the best, and corrects the estimates
+  /// of the others by the ratio of simulated to estimated times. Returns how many ops
+  /// are left.
+  double simulate_first_slices(std::vector<Rating>& ratings, double max_ops) const;
+  struct Run {
+    Cut cut;
+    int slices;
+  };
+  /// How the first slices of a rating are simulated.
+  std::vector<Run> runs(const Rating& rating, double max_ops) const;
   void try_wide_window(Rating& rating, double max_ops) const;
   std::vector<Fabric::Tuned> nearest_times() const;
 
