@@ -1,6 +1,5 @@
 #include "servers/verdicts.h"
 
-#include <algorithm>
 #include <string>
 
 #include "base/log.h"
@@ -8,12 +7,14 @@
 namespace q7x2 {
 namespace {
 
-// The words of a vote. kServer + i: server i has failed.
+// The words of a vote. kServer + i: server i has failed. A byte has no word for the servers behind
+// the first 252: if one of them fails, the vote does not name it.
 constexpr uint8_t kSucceeded = 0;
 constexpr uint8_t kDeclined = 1;
 constexpr uint8_t kUnwanted = 2;
 constexpr uint8_t kFailed = 3;
 constexpr int kServer = 4;
+constexpr int kMostNamed = 256 - kServer;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ uint8_t Verdicts::word_of(const CreditGrant& grant, const std::optional<Error>& 
   if (!error && grant.slots() == 0) return grant.is_wanted() ? kDeclined : kUnwanted;
   if (!error) return kSucceeded;
   const int server = error->rank() - ranks_;
-  return static_cast<uint8_t>(server < 0 ? kFailed : std::min(kServer + server, 255));
+  return static_cast<uint8_t>(server < 0 || server >= kMostNamed ? kFailed : kServer + server);
 }
 
 bool Verdicts::take(Locked& locked, uint8_t word) {

@@ -1,8 +1,9 @@
 // Verdicts: the votes of the ranks on attempts by servers, and what follows from them.
 //
 // When an attempt is done on a rank, the rank votes with one byte, its word: the attempt succeeded,
-// the servers had no slots, rank 0 did not want it, or who has failed. The greatest word of all
-// ranks counts. After a failure the server group is dropped, and further votes are ignored.
+// the servers had no slots, rank 0 did not want it, or who has failed: a server with its name, if
+// it is one of the first 252. The greatest word of all ranks counts. After a failure the server
+// group is dropped, and further votes are ignored.
 #pragma once
 
 #include <atomic>

@@ -16,6 +16,7 @@
 
 #include "level.h"
 #include "server_group_job.h"
+#include "servers/verdicts.h"
 
 namespace q7x2 {
 namespace {
@@ -258,6 +259,22 @@ TEST(ServerGroupFailure, AServerThatStandsStillCostsTwoSeconds) {
               kill(rank.pid_of(kRanks), SIGKILL);
             },
             {.killed = {kRanks}});
+}
+
+// One byte names 252 servers. A failure of another one must not be blamed on one of them.
+TEST(ServerGroupFailure, AVoteNamesNoOtherServer) {
+  run_ranks(2, [](Rank& rank) {
+    constexpr int kRank = 1;
+    const auto group = rank.group();
+    const CreditGrant grant(group, kRank, CreditGrant::kMostSlots, std::chrono::seconds(1));
+    const Verdicts verdicts(group, kRank, std::vector<std::string>(300, "server"));
+    const auto word = [&](int failed) {
+      return verdicts.word_of(grant, Error(ErrorCode::kPeerFailed, "ended", failed));
+    };
+    EXPECT_EQ(word(kRank + 251), 255);
+    EXPECT_NE(word(kRank + 250), word(kRank + 251));
+    for (const int server : {252, 299}) EXPECT_EQ(word(kRank + server), word(0)) << server;
+  });
 }
 
 }  // namespace
