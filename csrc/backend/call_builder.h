@@ -27,7 +27,7 @@ struct CallBuilder {
   std::vector<std::vector<at::Tensor>> results;  ///< the lists of result tensors
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   bool async_op = true;
-  std::shared_ptr<HostBuffers> buffers = std::make_shared<HostBuffers>();
+  std::shared_ptr<CallBuffers> buffers = std::make_shared<CallBuffers>();
   std::vector<TensorCall> calls = {};
   /// From and to: copies between results, made after the call.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};

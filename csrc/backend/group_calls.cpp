@@ -67,7 +67,7 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::launch(CallBuilder&& builder) {
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(builder.calls.size());
   c10::intrusive_ptr<WorkQ7x2> work;
-  HostBuffers& buffers = *builder.buffers;
+  CallBuffers& buffers = *builder.buffers;
   try {
     for (TensorCall& each : builder.calls) {
       each.call.algorithms = algorithms_of_thread();
@@ -158,7 +158,7 @@ std::vector<std::shared_ptr<InputLatch>> GroupCalls::read_inputs(CallBuilder& bu
 }
 
 std::vector<std::shared_ptr<InputLatch>> GroupCalls::read_device(
-    HostBuffers& buffers, const std::vector<TaskMemory>& tasks, int peer) {
+    CallBuffers& buffers, const std::vector<TaskMemory>& tasks, int peer) {
   try {
     return buffers.read(lanes_.lane(*buffers.device(), peer), tasks, parts_.runtime->completions());
   } catch (const Error& error) {
@@ -203,7 +203,7 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::launch_sparse(
 c10::intrusive_ptr<c10d::Work> GroupCalls::message(c10d::OpType type, const char* title,
                                                    const at::Tensor& tensor, int peer, int tag) {
   const bool sends = type == c10d::OpType::SEND;
-  auto buffers = std::make_shared<HostBuffers>();
+  auto buffers = std::make_shared<CallBuffers>();
   const Region region = sends ? buffers->input(tensor) : buffers->output(tensor);
   auto work =
       c10::make_intrusive<WorkQ7x2>(parts_.runtime, rank(), type, title, ProfiledInputs({tensor}),
@@ -239,7 +239,7 @@ std::shared_ptr<InputLatch> GroupCalls::in_order(std::shared_ptr<InputLatch> inp
 
 c10::intrusive_ptr<c10d::Work> GroupCalls::start(const c10::intrusive_ptr<WorkQ7x2>& work,
                                                  std::vector<std::shared_ptr<Task>> tasks,
-                                                 std::shared_ptr<HostBuffers> buffers,
+                                                 std::shared_ptr<CallBuffers> buffers,
                                                  bool caller_waits,
                                                  std::vector<std::shared_ptr<Task>> after) {
   work->start(std::move(tasks), std::move(buffers), caller_waits, hook_ ? hook_->expect() : nullptr,

@@ -105,8 +105,8 @@ class GroupCalls {
   /// Begins to copy the inputs of the calls from their device to the host. `stays`: the elements
   /// stay on the device, and nothing is copied.
   std::vector<std::shared_ptr<InputLatch>> read_inputs(CallBuilder& builder, bool stays);
-  /// The same for the memory of tasks: see HostBuffers::read. `peer`: see DeviceLanes.
-  std::vector<std::shared_ptr<InputLatch>> read_device(HostBuffers& buffers,
+  /// The same for the memory of tasks: see CallBuffers::read. `peer`: see DeviceLanes.
+  std::vector<std::shared_ptr<InputLatch>> read_device(CallBuffers& buffers,
                                                        const std::vector<TaskMemory>& tasks,
                                                        int peer);
   /// The latch that a message to `peer` must wait for. `inputs`: the latch of its own tensor, or
@@ -114,7 +114,7 @@ class GroupCalls {
   std::shared_ptr<InputLatch> in_order(std::shared_ptr<InputLatch> inputs, int peer);
   c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<WorkQ7x2>& work,
                                        std::vector<std::shared_ptr<Task>> tasks,
-                                       std::shared_ptr<HostBuffers> buffers, bool caller_waits,
+                                       std::shared_ptr<CallBuffers> buffers, bool caller_waits,
                                        std::vector<std::shared_ptr<Task>> after = {});
 
   const Parts parts_;

@@ -9,6 +9,7 @@
 
 #include "backend/peer_meeting.h"
 #include "backend/process_group.h"
+#include "backend/server_group_setup.h"
 #include "backend/store_meeting.h"
 #include "base/environment.h"
 #include "executor/collective/plan_call.h"
@@ -46,6 +47,12 @@ std::chrono::milliseconds pause_of_reactions(bool refines) {
                     ": expected seconds between two changes, or 0 for none");
   }
   return std::chrono::milliseconds(refines ? static_cast<int64_t>(seconds * 1000) : 0);
+}
+
+DevicePath device_path_of(const ProcessGroupQ7x2::Options& options) {
+  if (!options.device_path.empty()) return parse_device_path(options.device_path, "device_path");
+  const std::string text = environment("Q7X2_DEVICE_PATH");
+  return text.empty() ? DevicePath::kAuto : parse_device_path(text, "Q7X2_DEVICE_PATH");
 }
 
 // Warns once per host: only its first rank does.
@@ -111,15 +118,13 @@ void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
   std::shared_ptr<BackgroundProbe> probe;
   const KnownFabric known = members.empty() ? KnownFabric() : known_of(members, probe);
   ServerMeeting servers;
-  const auto invite = [&] {
-    servers = invited_servers(root);
-    return servers.names();
-  };
   std::string decision;
   GroupTerms terms;
-  terms.announcement = announcement_of_process(known, !members.empty() && may_await_servers(root));
+  const bool may_await =
+      !members.empty() && invites_servers() && may_await_servers(root, options_->group_name);
+  terms.announcement = announcement_of_process(known, may_await);
   terms.decide = [&](const std::vector<PeerInfo>& all) {
-    return awaits_servers(root) ? "" : decide_fabric(all, options);
+    return invites_servers() && awaits_servers(root) ? "" : decide_fabric(all, options);
   };
   terms.learn = [&](std::string decided) { decision = std::move(decided); };
   bool is_known = false;
@@ -129,10 +134,18 @@ void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
       decision = agreed_fabric(group->membership().peer_infos(), known, options);
       is_known = !decision.empty();
     }
-    surveyed = decision.empty() ? measured(group, invite) : survey(group, options, decision);
-    return surveyed;
+    if (!decision.empty()) return surveyed = survey(group, options, decision);
+    SurveyOptions at_once = survey_options(options_->timeout);
+    at_once.servers = [&] {
+      if (invites_servers()) servers = invite_servers(*group, root);
+      return servers.names();
+    };
+    return surveyed = survey(group, at_once);
   });
-  if (!surveyed->servers.empty()) meet_servers(bootstrap, std::move(servers), *surveyed);
+  if (!surveyed->servers.empty()) {
+    servers_ = meet_servers(*group_, bootstrap, std::move(servers), *surveyed,
+                            survey_options(options_->timeout), algorithms_of_group());
+  }
   bootstrap.finish([this] { group_->check(); });
   if (options_->in_job) {
     runtime_->groups().set_job_ranks(*group_, options_->global_ranks_in_group);
@@ -154,7 +167,7 @@ void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnF
     terms.algorithms += (terms.algorithms.empty() ? "" : " and ") + names;
   }
   terms.eager = options_->eager_connect;
-  terms.device_path = device_path_of_options();
+  terms.device_path = device_path_of(*options_);
   group_ = make_group(*runtime_, rank_, size_, options_->name(), bootstrap, terms);
   auto planner = std::make_shared<Planner>(rank_, without_servers(*learn(group_)),
                                            algorithms_of_group(), std::move(own_plans));
@@ -167,13 +180,6 @@ SurveyOptions ProcessGroupQ7x2::survey_options(std::chrono::milliseconds timeout
   return {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
           .torch = TORCH_VERSION,
           .timeout = timeout};
-}
-
-std::shared_ptr<const Fabric> ProcessGroupQ7x2::measured(
-    const std::shared_ptr<Group>& group, std::function<std::vector<std::string>()> servers) const {
-  SurveyOptions options = survey_options(options_->timeout);
-  if (servers) options.servers = std::move(servers);
-  return survey(group, options);
 }
 
 }  // namespace q7x2

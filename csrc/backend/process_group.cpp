@@ -2,8 +2,7 @@
 #include "backend/process_group.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
+#include <iterator>
 #include <utility>
 
 #include "backend/store_end.h"
@@ -25,13 +24,6 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   TORCH_CHECK(store, "q7x2 needs a store to make a group, got none");
   meet_all();
   init();
-}
-
-DevicePath ProcessGroupQ7x2::device_path_of_options() const {
-  if (!options_->device_path.empty())
-    return parse_device_path(options_->device_path, "device_path");
-  const std::string text = environment("Q7X2_DEVICE_PATH");
-  return text.empty() ? DevicePath::kAuto : parse_device_path(text, "Q7X2_DEVICE_PATH");
 }
 
 std::string ProcessGroupQ7x2::algorithms_of_group() const {
@@ -62,6 +54,13 @@ std::string ProcessGroupQ7x2::fabric_json() const {
   Fabric fabric = known->awaits_rates() && rates_ ? *rates_->fabric() : *known;
   if (servers_ && !servers_->is_broken()) fabric.servers = servers_->fabric()->servers;
   return to_json(fabric);
+}
+
+std::vector<PlanCache::Record> ProcessGroupQ7x2::plan_records() const {
+  enter();
+  std::vector<PlanCache::Record> records = plans_->records();
+  if (servers_) std::ranges::move(servers_->records(), std::back_inserter(records));
+  return records;
 }
 
 void ProcessGroupQ7x2::set_fabric(const std::string& json) {

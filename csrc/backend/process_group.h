@@ -19,13 +19,13 @@
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"
 #include "servers/server_group.h"
-#include "transport/bootstrap/server_roll.h"
 #include "transport/bootstrap/wire_up.h"
 #include "transport/group/group.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
 
+class KeyStore;
 class PeerBootstrap;
 
 class ProcessGroupQ7x2 final : public compat::Backend {
@@ -59,8 +59,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// this rank knows of the members; it is used if all ranks know the same. Null: nothing is known.
   ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store, PeerBootstrap& bootstrap,
                    std::shared_ptr<const Fabric> fabric, c10::intrusive_ptr<Options> options);
-  /// A group without members, until c10d's reconfigure is called. Until then every collective
-  /// raises.
+  /// A group without members: every collective raises until c10d's reconfigure is called.
   struct WithoutMembers {};
   ProcessGroupQ7x2(WithoutMembers, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                    c10::intrusive_ptr<Options> options);
@@ -91,7 +90,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Error(kInvalidArgument).
   void set_fabric(const std::string& json);
 
-  using CodedOptions = q7x2::CodedOptions;
   /// In place. Each tensor is reduced separately.
   c10::intrusive_ptr<c10d::Work> coded_all_reduce(std::vector<at::Tensor>& tensors,
                                                   const CodedOptions& opts);
@@ -221,35 +219,19 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Makes the group with all other ranks, and gets its Fabric.
   void meet(Bootstrap& bootstrap, GroupTerms terms, const LearnFabric& learn);
   /// The same for a group of init_process_group, new_group or split, with its servers. `root`: the
-  /// store without any prefixes. `members`: those that this rank knows already; empty: it knows
-  /// none.
+  /// store without any prefixes. `members`: those that this rank knows already.
   void meet_in_job(Bootstrap& bootstrap, KeyStore& root, const std::vector<PeerInfo>& members);
   /// Meets the other ranks through the store, or directly if they know each other.
   void meet_all();
   static SurveyOptions survey_options(std::chrono::milliseconds timeout);
   /// `servers`: see SurveyOptions; null: no servers.
-  std::shared_ptr<const Fabric> measured(const std::shared_ptr<Group>& group,
-                                         std::function<std::vector<std::string>()> servers) const;
   /// Whether this rank may invite servers: rank 0 of a group of a job.
   bool invites_servers() const { return rank_ == 0 && size_ > 1 && options_->in_job; }
-  /// Whether servers may have to be invited.
-  bool awaits_servers(KeyStore& root) const;
-  /// The same for a group that needs no store: false if the job's store does not answer.
-  bool may_await_servers(KeyStore& root) const;
-  /// If `invites_servers`: the servers of the job that have announced themselves.
-  ServerMeeting invited_servers(KeyStore& root) const;
-  /// The same for a group that needs no store: empty if the job's store does not answer.
-  ServerMeeting servers_of_successor() const;
-  /// Makes the server group, if rank 0 has invited servers. All ranks call it. `invited`: on rank
-  /// 0. `surveyed`: the group's Fabric. Servers that are not in it get the default rates.
-  void meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed);
-  DevicePath device_path_of_options() const;
   /// The only algorithms that the group may use.
   std::string algorithms_of_group() const;
   void leave();
   /// The part of this group's Fabric for `members`; null if one of them is not in the group.
   std::shared_ptr<const Fabric> fabric_of(const std::vector<PeerInfo>& members) const;
-  void await_calls(std::chrono::milliseconds timeout) const;
 
   const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Runtime> runtime_;

@@ -1,17 +1,16 @@
 #include "backend/server_group_setup.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/c10d_store.h"
-#include "backend/process_group.h"
 #include "base/log.h"
 #include "executor/collective/plan_call.h"
 #include "transport/bootstrap/peer_address.h"
 #include "transport/bootstrap/peer_bootstrap.h"
+#include "transport/bootstrap/wire_up.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
@@ -79,70 +78,71 @@ std::shared_ptr<Group> make_server_group(
   return group;
 }
 
-// On rank 0. A job without servers makes one call to the store here.
-ServerMeeting ProcessGroupQ7x2::invited_servers(KeyStore& root) const {
-  if (!invites_servers()) return {};
-  ServerRoll roll(root, runtime_->secret());
-  return roll
-      .invite(group_->membership().name(), peer_infos_of_processes(*group_),
-              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
-               .attend = [this] { group_->check(); },
-               .has_ended = has_ended})
-      .value_or(ServerMeeting{});
+bool awaits_servers(KeyStore& root) {
+  return ServerRoll(root, JobSecret::of_environment()).is_used();
 }
 
-bool ProcessGroupQ7x2::awaits_servers(KeyStore& root) const {
-  return invites_servers() && ServerRoll(root, JobSecret::of_environment()).is_used();
-}
-
-bool ProcessGroupQ7x2::may_await_servers(KeyStore& root) const {
+bool may_await_servers(KeyStore& root, const std::string& group) {
   try {
     return awaits_servers(root);
   } catch (const Error& error) {
-    log(Level::kInfo, "the group '" + options_->group_name + "' has no servers: " + error.what());
+    log(Level::kInfo, "the group '" + group + "' has no servers: " + error.what());
     return false;
   }
 }
 
-ServerMeeting ProcessGroupQ7x2::servers_of_successor() const {
-  if (!invites_servers()) return {};
+// A job without servers makes one call to the store here.
+ServerMeeting invite_servers(Group& group, KeyStore& root) {
+  ServerRoll roll(root, group.runtime().secret());
+  return roll
+      .invite(group.membership().name(), peer_infos_of_processes(group),
+              {.warn = [](const std::string& sentence) { TORCH_WARN("q7x2: ", sentence); },
+               .attend = [&] { group.check(); },
+               .has_ended = has_ended})
+      .value_or(ServerMeeting{});
+}
+
+ServerMeeting invite_servers(Group& group, const c10::intrusive_ptr<c10d::Store>& store) {
   try {
-    C10dStore root(root_of(store_), kStoreOfSuccessor, [this] { group_->check(); });
-    return invited_servers(root);
+    C10dStore root(root_of(store), kStoreOfSuccessor, [&] { group.check(); });
+    return invite_servers(group, root);
   } catch (const Error& error) {
     log(Level::kInfo,
-        "the group '" + group_->membership().name() + "' has no servers: " + error.what());
+        "the group '" + group.membership().name() + "' has no servers: " + error.what());
     return {};
   }
 }
 
 // Rank 0 tells the other ranks which servers they meet. At the end all ranks agree on whether the
 // server group was made. A failure of servers does not fail the group itself.
-void ProcessGroupQ7x2::meet_servers(Bootstrap& bootstrap, ServerMeeting invited, Fabric surveyed) {
-  const auto check = [this] { group_->check(); };
+std::shared_ptr<ServerGroup> meet_servers(Group& group, Bootstrap& bootstrap, ServerMeeting invited,
+                                          Fabric surveyed, SurveyOptions options,
+                                          const std::string& algorithms) {
+  const auto check = [&] { group.check(); };
+  const bool is_first = group.rank() == 0;
+  options.timeout = std::min(options.timeout, kServerGroupTimeout);
   invited.ranks.clear();  // all ranks already have the peer infos of ranks
   const std::string told =
-      bootstrap.exchange("servers", rank_ == 0 ? invited.encode() : "", check).front();
+      bootstrap.exchange("servers", is_first ? invited.encode() : "", check).front();
   ServerMeeting meeting = ServerMeeting::decode(told);
-  if (meeting.servers.empty()) return;
-  meeting.ranks = peer_infos_of_processes(*group_);
+  if (meeting.servers.empty()) return nullptr;
+  meeting.ranks = peer_infos_of_processes(group);
   if (surveyed.servers.empty()) {
     for (const std::string& name : meeting.names())
       surveyed.servers.push_back(assumed_server(name));
   }
-  const std::chrono::milliseconds timeout = std::min(options_->timeout, kServerGroupTimeout);
   std::shared_ptr<ServerGroup> servers;
   std::string failure;
   try {
-    const auto prepare = [&](const std::shared_ptr<Group>& group) {
-      auto all =
-          survey_servers(group, size_, rank_ == 0 ? &surveyed : nullptr, survey_options(timeout));
-      auto planner = std::make_shared<Planner>(rank_, std::move(all), algorithms_of_group(),
+    const auto prepare = [&](const std::shared_ptr<Group>& all) {
+      const int ranks = group.world_size();
+      auto fabric = survey_servers(all, ranks, is_first ? &surveyed : nullptr, options);
+      auto planner = std::make_shared<Planner>(group.rank(), std::move(fabric), algorithms,
                                                plan_files_of_environment());
       servers =
-          std::make_shared<ServerGroup>(group, size_, std::move(planner), environment_of_plans());
+          std::make_shared<ServerGroup>(all, ranks, std::move(planner), environment_of_plans());
     };
-    make_server_group(*runtime_, meeting, timeout, Runtime::check_interrupt, prepare);
+    make_server_group(group.runtime(), meeting, options.timeout, Runtime::check_interrupt, prepare);
   } catch (const Error& error) {
     servers.reset();
     failure = error.what();
@@ -150,22 +150,15 @@ void ProcessGroupQ7x2::meet_servers(Bootstrap& bootstrap, ServerMeeting invited,
   }
   for (const std::string& said : bootstrap.exchange("servers made", failure, check)) {
     if (said.empty()) continue;
-    if (rank_ == 0) {
-      TORCH_WARN("q7x2: the group '", group_->membership().name(),
+    if (is_first) {
+      TORCH_WARN("q7x2: the group '", group.membership().name(),
                  "' goes on without servers: ", said);
     }
     if (servers) servers->group().leave();
-    return;
+    return nullptr;
   }
-  servers_ = std::move(servers);
-  group_->accompany(servers_->group_pointer());
-}
-
-std::vector<PlanCache::Record> ProcessGroupQ7x2::plan_records() const {
-  enter();
-  std::vector<PlanCache::Record> records = plans_->records();
-  if (servers_) std::ranges::move(servers_->records(), std::back_inserter(records));
-  return records;
+  group.accompany(servers->group_pointer());
+  return servers;
 }
 
 }  // namespace q7x2

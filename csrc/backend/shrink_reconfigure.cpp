@@ -7,6 +7,7 @@
 
 #include "backend/c10d_store.h"
 #include "backend/process_group.h"
+#include "backend/server_group_setup.h"
 #include "base/digest.h"
 #include "executor/probe/survey.h"
 #include "fabric/json.h"
@@ -81,6 +82,17 @@ void check_is_served(const c10::intrusive_ptr<c10d::Store>& store) {
   }
 }
 
+void await_calls(Runtime& runtime, const Group& group, milliseconds timeout) {
+  const TimePoint deadline = Clock::now() + timeout;
+  for (const auto& task : runtime.tasks_of(group)) {
+    if (!runtime.wait(*task, deadline)) {
+      throw Error(ErrorCode::kTimeout, "timed out after " + std::to_string(timeout.count()) +
+                                           " ms, waiting for " + task->name() +
+                                           " before the group's end");
+    }
+  }
+}
+
 }  // namespace
 
 ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
@@ -100,7 +112,7 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
     const bool all_know = known && std::all_of(all.begin(), all.end(),
                                                [&](const auto& each) { return each == mine; });
     if (!all_know) {
-      return learned = measured(group, nullptr);
+      return learned = survey(group, survey_options(options_->timeout));
     }
     adopt(*group, *known);
     return learned = known;
@@ -108,7 +120,9 @@ ProcessGroupQ7x2::ProcessGroupQ7x2(const c10::intrusive_ptr<c10d::Store>& store,
   bootstrap.run(
       [&] {
         meet(bootstrap, {}, agree);
-        meet_servers(bootstrap, servers_of_successor(), *learned);
+        auto invited = invites_servers() ? invite_servers(*group_, store_) : ServerMeeting();
+        servers_ = meet_servers(*group_, bootstrap, std::move(invited), *learned,
+                                survey_options(options_->timeout), algorithms_of_group());
         // No rank continues, and gives up an old group, before all have agreed on the new one.
       },
       [&](const Error& error) {
@@ -140,17 +154,6 @@ std::shared_ptr<const Fabric> ProcessGroupQ7x2::fabric_of(
   if (fabric->awaits_rates()) fabric = rates_ ? rates_->known() : nullptr;
   if (fabric == nullptr) return nullptr;
   return std::make_shared<const Fabric>(fabric->subset(ranks));
-}
-
-void ProcessGroupQ7x2::await_calls(milliseconds timeout) const {
-  const TimePoint deadline = Clock::now() + timeout;
-  for (const auto& task : runtime_->tasks_of(*group_)) {
-    if (!runtime_->wait(*task, deadline)) {
-      throw Error(ErrorCode::kTimeout, "timed out after " + std::to_string(timeout.count()) +
-                                           " ms, waiting for " + task->name() +
-                                           " before the group's end");
-    }
-  }
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
@@ -194,7 +197,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQ7x2::shrink(
   try {
     check_is_served(store_);
     if (flags == kShrinkAbort) abort();
-    await_calls(options_->timeout);
+    await_calls(*runtime_, *group_, options_->timeout);
   } catch (const Error& error) {
     const bool is_store = error.code() == ErrorCode::kTransport;
     const Error told(
@@ -248,7 +251,7 @@ c10::intrusive_ptr<ProcessGroupQ7x2> ProcessGroupQ7x2::reconfigured(
   }
   const bool has_old = how.old != nullptr && how.old->group_ != nullptr;
   if (has_old) {
-    how.old->await_calls(how.timeout);
+    await_calls(*how.old->runtime_, *how.old->group_, how.timeout);
   }
   auto options = c10::make_intrusive<Options>(how.options          ? *how.options
                                               : how.old != nullptr ? *how.old->options_

@@ -69,7 +69,7 @@ void TensorCall::list(std::vector<at::Tensor>& read, std::vector<at::Tensor>& wr
   if (errors_) written.push_back(*errors_);
 }
 
-void TensorCall::place(HostBuffers& buffers) {
+void TensorCall::place(CallBuffers& buffers) {
   place(buffers, input_, call.input);
   if (is_flat_) {
     call.output = call.input;
@@ -84,7 +84,7 @@ void TensorCall::place(HostBuffers& buffers) {
   }
 }
 
-void TensorCall::place(HostBuffers& buffers, const Operands& operands,
+void TensorCall::place(CallBuffers& buffers, const Operands& operands,
                        std::vector<Region>& regions) {
   auto region = regions.begin();
   for (const Operand& operand : operands) {

@@ -56,7 +56,7 @@ class TensorCall {
   void list(std::vector<at::Tensor>& read, std::vector<at::Tensor>& written) const;
 
   /// Sets the addresses of the regions.
-  void place(HostBuffers& buffers);
+  void place(CallBuffers& buffers);
 
  private:
   struct Operand {
@@ -66,7 +66,7 @@ class TensorCall {
   };
   using Operands = c10::SmallVector<Operand, 1>;
 
-  static void place(HostBuffers& buffers, const Operands& operands, std::vector<Region>& regions);
+  static void place(CallBuffers& buffers, const Operands& operands, std::vector<Region>& regions);
 
   bool is_flat_ = false;
   Operands input_;  // for a flat collective: its buffer

@@ -81,7 +81,7 @@ at::Tensor Reduction::premultiply(const at::Tensor& contribution) const {
   return factor ? contribution * *factor : contribution * tensor_factor->to(contribution.options());
 }
 
-bool HostBuffers::is_on_device(const at::Tensor& tensor) {
+bool CallBuffers::is_on_device(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return false;
   check_device(tensor.device());
   TORCH_CHECK(!device_ || *device_ == tensor.device(),
@@ -91,23 +91,23 @@ bool HostBuffers::is_on_device(const at::Tensor& tensor) {
   return true;
 }
 
-bool HostBuffers::is_usable_in_place(const at::Tensor& tensor) {
+bool CallBuffers::is_usable_in_place(const at::Tensor& tensor) {
   return is_plain(tensor) &&
          (tensor.device().is_cpu() || (stays_on_device_ && is_on_device(tensor)));
 }
 
-Region HostBuffers::keep(at::Tensor host) {
+Region CallBuffers::keep(at::Tensor host) {
   const Region region{static_cast<std::byte*>(host.mutable_data_ptr()), host.nbytes()};
   kept_.push_back(std::move(host));
   return region;
 }
 
-Region HostBuffers::input(const at::Tensor& tensor) {
+Region CallBuffers::input(const at::Tensor& tensor) {
   check_storage(tensor);
   return is_usable_in_place(tensor) ? keep(tensor) : private_copy(tensor);
 }
 
-Region HostBuffers::output(const at::Tensor& tensor) {
+Region CallBuffers::output(const at::Tensor& tensor) {
   check_storage(tensor);
   if (is_usable_in_place(tensor)) {
     return keep(tensor);
@@ -121,7 +121,7 @@ Region HostBuffers::output(const at::Tensor& tensor) {
   return keep(std::move(host));
 }
 
-Region HostBuffers::in_place(const at::Tensor& tensor) {
+Region CallBuffers::in_place(const at::Tensor& tensor) {
   check_storage(tensor);
   const bool taken = std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& other) {
     return other.const_data_ptr() == tensor.const_data_ptr();
@@ -139,7 +139,7 @@ Region HostBuffers::in_place(const at::Tensor& tensor) {
   return region;
 }
 
-Region HostBuffers::private_copy(const at::Tensor& tensor) {
+Region CallBuffers::private_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor host = on_host(tensor);
   if (is_on_device(tensor)) {
@@ -150,13 +150,13 @@ Region HostBuffers::private_copy(const at::Tensor& tensor) {
   return keep(std::move(host));
 }
 
-Region HostBuffers::private_copy(Region region) {
+Region CallBuffers::private_copy(Region region) {
   at::Tensor host = at::empty({static_cast<int64_t>(region.bytes)}, at::kByte);
   if (region.bytes > 0) std::memcpy(host.mutable_data_ptr(), region.data, region.bytes);
   return keep(std::move(host));
 }
 
-void HostBuffers::also_copy(const at::Tensor& source, const at::Tensor& destination) {
+void CallBuffers::also_copy(const at::Tensor& source, const at::Tensor& destination) {
   if (is_on_device(destination) && !source.device().is_cpu()) {
     on_device_.push_back({source, destination});
   } else {
@@ -164,12 +164,12 @@ void HostBuffers::also_copy(const at::Tensor& source, const at::Tensor& destinat
   }
 }
 
-void HostBuffers::then(std::function<void()> last, at::Device device) {
+void CallBuffers::then(std::function<void()> last, at::Device device) {
   if (!device.is_cpu()) device_ = device;
   last_ = std::move(last);
 }
 
-std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
+std::vector<std::shared_ptr<InputLatch>> CallBuffers::read(
     const DeviceLanes::Lane& lane, const std::vector<TaskMemory>& tasks,
     const std::shared_ptr<CompletionQueue>& queue) {
   stream_ = std::make_unique<DeviceStream>(lane);
@@ -186,7 +186,7 @@ std::vector<std::shared_ptr<InputLatch>> HostBuffers::read(
   return latches;
 }
 
-std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
+std::vector<std::shared_ptr<OutputGate>> CallBuffers::write() {
   std::vector<DeviceStream::Passage> passages;
   for (const TaskMemory& task : tasks_) passages.push_back(pinned_.writes_of(task));
   auto gates = stream_->write(passages, on_device_, finish_);
@@ -198,7 +198,7 @@ std::vector<std::shared_ptr<OutputGate>> HostBuffers::write() {
 }
 
 // Runs on the stream of the results, if they are on a device.
-void HostBuffers::copy_back() const {
+void CallBuffers::copy_back() const {
   if (!has_copies()) return;
   const c10::OptionalStreamGuard on_stream(stream_ ? std::optional(stream_->results())
                                                    : std::nullopt);

@@ -33,11 +33,11 @@ struct Reduction {
   at::Tensor premultiply(const at::Tensor& contribution) const;
 };
 
-/// The host memory of one call. Contiguous CPU tensors are used in place. Other CPU tensors
+/// The memory of one call. Contiguous CPU tensors are used in place. Other CPU tensors
 /// (strided, conjugated) get a contiguous copy, which is copied back at the end. Device tensors are
 /// copied to pinned memory and back in the order of streams, from `read` to the end of the call.
 /// The object keeps all of this memory alive.
-class HostBuffers {
+class CallBuffers {
  public:
   /// The memory of a tensor that is only read.
   Region input(const at::Tensor& tensor);

@@ -33,7 +33,7 @@ WorkQ7x2::WorkQ7x2(std::shared_ptr<Runtime> runtime, int rank, c10d::OpType type
       results_(std::move(results)),
       sequence_(sequence) {}
 
-void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
+void WorkQ7x2::start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<CallBuffers> buffers,
                      bool caller_waits, std::function<void(WorkQ7x2&)> on_settled,
                      std::vector<std::shared_ptr<Task>> after) {
   tasks_ = std::move(tasks);

@@ -52,7 +52,7 @@ class WorkQ7x2 final : public c10d::Work {
   /// Submits `tasks`, which belong to the work from then on. `buffers` are copied back when all
   /// tasks have succeeded. `on_settled` runs once, at the end, on the notifier; its exceptions
   /// become warnings. The work is complete only when the tasks in `after` are done, too.
-  void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<HostBuffers> buffers,
+  void start(std::vector<std::shared_ptr<Task>> tasks, std::shared_ptr<CallBuffers> buffers,
              bool caller_waits, std::function<void(WorkQ7x2&)> on_settled = nullptr,
              std::vector<std::shared_ptr<Task>> after = {});
   /// Makes this the work that is complete when all `parts` are, which have started.
@@ -112,7 +112,7 @@ class WorkQ7x2 final : public c10d::Work {
   const uint64_t sequence_;
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<c10::intrusive_ptr<WorkQ7x2>> parts_;
-  std::shared_ptr<HostBuffers> buffers_;
+  std::shared_ptr<CallBuffers> buffers_;
   std::function<void(WorkQ7x2&)> on_settled_;
 
   std::once_flag settle_once_;

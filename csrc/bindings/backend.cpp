@@ -17,7 +17,6 @@ namespace {
 
 namespace py = pybind11;
 using Options = ProcessGroupQ7x2::Options;
-using CodedOptions = ProcessGroupQ7x2::CodedOptions;
 
 bool holds_gil() {
   return Py_IsInitialized() != 0 && PyGILState_Check() != 0;

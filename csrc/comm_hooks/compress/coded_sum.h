@@ -10,8 +10,7 @@ namespace q7x2 {
 /// Sums `message` (fp32 or narrower, one dimension) over all ranks in place. `how`: all options
 /// except the codec. The collective throws Error(kInvalidArgument) when it starts in a group that
 /// is not q7x2's.
-inline HookCollective coded_sum(const Codec& codec, const at::Tensor& message,
-                                ProcessGroupQ7x2::CodedOptions how) {
+inline HookCollective coded_sum(const Codec& codec, const at::Tensor& message, CodedOptions how) {
   how.codec = codec.name();
   const auto start = [tensor = message, how = std::move(how)](c10d::ProcessGroup& group) {
     const auto backend = group.getBackend(tensor.device().type());

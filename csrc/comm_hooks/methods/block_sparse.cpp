@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "backend/process_group.h"
@@ -54,7 +53,7 @@ HookCollective sum_of_blocks(const at::Tensor& message) {
               throw Error(ErrorCode::kInvalidArgument, "BlockSparse needs a process group of q7x2");
             }
             std::vector<at::Tensor> tensors{message};
-            ProcessGroupQ7x2::CodedOptions how;
+            CodedOptions how;
             how.codec = "blocks";
             return ours->coded_all_reduce(tensors, how);
           },

@@ -317,7 +317,7 @@ class CodecEncoding final : public Encoding {
   }
 
   HookCollective sum_of(const Part& part, size_t index) const {
-    ProcessGroupQ7x2::CodedOptions how;
+    CodedOptions how;
     how.edges = compressor_.edges_;
     if (part.residual.defined()) how.errors = {part.residual};
     how.seed = seed_of(index);

@@ -31,7 +31,7 @@ HookCollective rounded_sum(const std::shared_ptr<const Codec>& codec, const at::
   const auto start = [=](c10d::ProcessGroup& group) {
     if (stays_on_host(group, factors)) return HookCollective::sum(factors).start(group);
     *lost = at::zeros_like(factors);
-    ProcessGroupQ7x2::CodedOptions how;
+    CodedOptions how;
     how.errors = {*lost};
     how.step = 0;  // no random numbers are used
     return coded_sum(*codec, factors, std::move(how)).start(group);
