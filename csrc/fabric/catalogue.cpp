@@ -163,8 +163,8 @@ std::optional<Fabric> placed(const Fabric& known, const std::vector<int>& host_o
   }
   Fabric fabric = known;
   fabric.host_of.clear();
-  fabric.bindings.clear();  // of other ranks
-  fabric.servers.clear();   // of another job
+  fabric.bindings.clear();  // they belong to other ranks
+  fabric.servers.clear();   // they belong to another job
   for (const int host : host_of) fabric.host_of.push_back(known_host[static_cast<size_t>(host)]);
   std::vector<int> all(host_of.size());
   std::iota(all.begin(), all.end(), 0);

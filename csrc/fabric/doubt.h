@@ -11,7 +11,8 @@
 
 namespace q7x2 {
 
-/// Of repetitions of one measurement, over their median: twice as long, or half as fast, is common.
+/// The spread of repetitions of one measurement, divided by their median, from which on the
+/// measurement is doubtful. Twice as long, or half as fast, is common.
 constexpr double kDoubtfulSpread = 1;
 inline bool is_doubtful(double spread) {
   return !(spread <= kDoubtfulSpread);
@@ -19,9 +20,10 @@ inline bool is_doubtful(double spread) {
 
 /// Why the Fabric is doubtful, for people; empty: it is not. Only measured figures count.
 ///
-///   memory    a message inside a host takes longer than 100 us: its ranks had to wait for
-///   processors network   more than a quarter of the pairs of hosts scatter by more than
-///   kDoubtfulSpread cores     one copies less than 100 MB per second
+/// - memory: a message inside a host takes longer than 100 us, because its ranks had to wait for
+///   processors
+/// - network: more than a quarter of the pairs of hosts scatter by more than kDoubtfulSpread
+/// - cores: one copies less than 100 MB per second
 std::string doubt_of(const Fabric& fabric);
 
 }  // namespace q7x2

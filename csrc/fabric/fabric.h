@@ -37,9 +37,9 @@ struct Fabric {
     std::string name;
     double encode = 0;
     double decode = 0;
-    // Of selections; 0 for other codecs.
-    double encode_sum = 0;  ///< of a sum that holds so many elements
-    double select = 0;      ///< of the pass over the whole tensor before encoding
+    // Rates of codecs that select; 0 for other codecs.
+    double encode_sum = 0;  ///< encodes a sum with this many elements
+    double select = 0;      ///< passes over the whole tensor before encoding
   };
   /// How fast a host's own device is, in bytes per second. A rate of 0 is not known.
   struct Rates {
@@ -62,7 +62,7 @@ struct Fabric {
   };
   /// Where a rank may run, by its affinity mask.
   struct Binding {
-    int numa_node = -1;  ///< that has all its hardware threads; -1: several nodes, or not known
+    int numa_node = -1;  ///< the node of all its hardware threads; -1: several, or not known
     std::string cpus;    ///< hardware threads, as "0-7,16"; empty: not known
 
     bool operator==(const Binding&) const = default;
@@ -82,7 +82,8 @@ struct Fabric {
     /// another rack on its way into it.
     double alpha = 0;
   };
-  /// A wire between two hosts beside the switched network. Traffic between them takes it.
+  /// A private wire between two hosts, apart from the switched network. Traffic between them takes
+  /// it.
   struct Link {
     int a = 0;  ///< hosts
     int b = 0;
@@ -90,7 +91,7 @@ struct Fabric {
     double alpha = 0;  ///< seconds from one end to the other
   };
 
-  /// What one message costs beside its bytes. A tiny one takes alpha + 2 overhead.
+  /// The cost of one message in addition to its bytes. A tiny one takes alpha + 2 overhead.
   struct Cost {
     double alpha = 0;       ///< seconds from one rank to another, whatever the size
     double overhead = 0;    ///< seconds of CPU time for each message, at each end
@@ -120,7 +121,7 @@ struct Fabric {
   struct Tuned {
     Collective collective = Collective::kAllReduce;
     int ranks = 0;
-    uint64_t bytes = 0;        ///< of the buffer; where each rank has a part of it: of one part
+    uint64_t bytes = 0;        ///< length of the buffer, or of one part if each rank has a part
     std::string algorithm;     ///< as the planner calls it, "aggregator:2"
     uint64_t slice_bytes = 0;  ///< how it was cut, see Choice
     int window = 1;            ///< slices in progress
@@ -134,8 +135,8 @@ struct Fabric {
     /// "default", "probe", kLatencies; anything in a file made by hand.
     std::string source = "default";
     std::string note;                              ///< why it is not better than it is
-    int64_t time = 0;                              ///< of the probe, seconds since 1970
-    double seconds = 0;                            ///< that the probe took
+    int64_t time = 0;                              ///< when the probe ran, seconds since 1970
+    double seconds = 0;                            ///< how long the probe took
     std::string q7x2, ucx, torch, driver, kernel;  ///< versions on rank 0
   };
 

@@ -149,8 +149,8 @@ Fabric::Cost cost_of(double round_trip, double overhead) {
   return {one_way - 2 * each, each, true};
 }
 
-/// Of one way through the network. Every way counts with the overhead of the network, and not with
-/// what was measured on this one, so only the sum of both is sure to be right.
+/// The alpha of one way through the network. Every way counts with the overhead of the network
+/// instead of its own, so only the sum of both is sure to be right.
 double alpha_of(const Measurements::Ping& ping, const Fabric::Cost& network) {
   return cost_of(ping.round_trip, network.overhead).alpha;
 }
@@ -224,7 +224,7 @@ void set_pairs(const Measurements& measured, const std::vector<Flow>& flows, Fab
   for (const auto& [hosts, measurement] : pairs) fabric.pairs.push_back(measurement);
 }
 
-/// Of the pairs between two far groups a few have streamed: the others have the windows of those.
+/// Few of the pairs between two far groups have streamed. The others get the windows of those.
 void set_windows(Fabric& fabric) {
   const auto racks_of = [&](const Fabric::Pair& pair) {
     return std::pair(fabric.hosts[static_cast<size_t>(pair.from)].rack,

@@ -14,7 +14,7 @@ namespace {
 // of a text may be a single character.
 constexpr int kMaxDepth = 8;
 constexpr size_t kMaxValues = size_t{1} << 21;
-constexpr int kMaxCount = 1 << 20;  // of ranks, cores, ...
+constexpr int kMaxCount = 1 << 20;  // number of ranks, cores, ...
 constexpr size_t kMaxText = 1024;
 constexpr size_t kShownOfValue = 40;
 

@@ -35,7 +35,7 @@ class Place {
 
   double quantity() const;
   int64_t whole(int64_t least, int64_t most) const;
-  /// Of ranks, cores, ...
+  /// A number of ranks, cores, ...
   int count(int least) const;
   int index(size_t count) const;
   /// -1: unknown.

@@ -34,7 +34,7 @@ class Linkage {
   void join(int kept, int gone);
 
   std::vector<int> group_;
-  std::map<HostPair, Between> between_;  // of groups
+  std::map<HostPair, Between> between_;  // by groups
 };
 
 }  // namespace q7x2

@@ -17,8 +17,8 @@ inline bool is_far(double round_trip) {
 
 /// What a probe measured. Hosts are numbered in the order of their first ranks.
 struct Measurements {
-  /// The wires that a flow or ping can be made over: the network that all hosts share, or beside it
-  /// a private link of the two.
+  /// The wires of a flow or a ping: the network that all hosts share, or a private link of the two
+  /// hosts.
   static constexpr int kShared = 0;
 
   struct Host {
@@ -26,7 +26,7 @@ struct Measurements {
     std::string key;
     int cores = 1;
     Fabric::Hardware hardware = {};
-    Fabric::Rates rates = {};  ///< of one core
+    Fabric::Rates rates = {};  ///< the rates of one core
   };
   struct Ping {
     int a = 0;  ///< hosts; equal for two ranks of one

@@ -211,7 +211,7 @@ uint64_t Routes::key(int source, int destination) const {
 double Routes::largest_alpha(std::span<const int> ranks) const {
   struct Seen {
     int ranks = 0;
-    int numa = -1;  // of a bound rank
+    int numa = -1;  // the node of a bound rank
     bool crosses = false;
   };
   std::vector<Seen> seen(hosts_.size());
@@ -231,7 +231,7 @@ double Routes::largest_alpha(std::span<const int> ranks) const {
     if (host.ranks > 1) largest = std::max(largest, memory_.alpha);
     if (host.crosses) largest = std::max(largest, crossing_.alpha);
   }
-  size_t known = 0;  // of the hosts * (hosts - 1) ordered pairs
+  size_t known = 0;  // number of ordered pairs; all: hosts * (hosts - 1)
   for (const auto& [key, pair] : pairs_) {
     if (seen[static_cast<size_t>(pair.from)].ranks == 0) continue;
     if (seen[static_cast<size_t>(pair.to)].ranks == 0) continue;

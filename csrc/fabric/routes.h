@@ -1,8 +1,8 @@
 // Routes: which resources the traffic between two ranks takes, and what a message costs there.
 //
 // A *resource* has a rate that all traffic through it shares. A host's NIC is two resources
-// (egress, ingress), as is the cable between a rack and the others. A private link beside the
-// switched network is one for each direction. Ranks of one host talk through its memory, and
+// (egress, ingress), as is the cable between a rack and the others. A private link is
+// one resource for each direction. Ranks of one host talk through its memory, and
 // through its interconnect if they are bound to different NUMA nodes. So a shared uplink slows all
 // who cross it, in the planner as in reality.
 //
@@ -105,8 +105,8 @@ class Routes {
   struct Pair {
     int from, to;
     double alpha;
-    int resource;  // kNone: nothing but those of any pair
-    bool is_link;  // whose only resource that is
+    int resource;  // kNone: only those of any pair
+    bool is_link;  // whether that is its only resource
     int window = kNone;
   };
 

@@ -39,9 +39,9 @@ class BackgroundProbe {
   static std::shared_ptr<BackgroundProbe> begin(const Group& group,
                                                 std::shared_ptr<const Fabric> latencies,
                                                 const SurveyOptions& options);
-  /// The one of this process that measures these hosts; null: there is none.
+  /// The probe of this process that measures these hosts; null: there is none.
   static std::shared_ptr<BackgroundProbe> of(const Placement& placement);
-  /// Ends all of this process, before it ends itself.
+  /// Ends all probes of this process. Called before the process ends.
   static void stop_all() noexcept;
 
   /// Ends it. A forked child must not destroy what its parent has made.
@@ -70,8 +70,8 @@ class BackgroundProbe {
   void stop() noexcept;
 
   const std::shared_ptr<Runtime> runtime_;
-  const std::string name_;   // of the group
-  const std::string scope_;  // tells it from others
+  const std::string name_;   // the group's name
+  const std::string scope_;  // tells the group from others
   const int rank_;
   const std::vector<PeerInfo> members_;
   const std::shared_ptr<const Fabric> latencies_;
@@ -81,7 +81,7 @@ class BackgroundProbe {
   bool is_wanted_ = false;
   bool shall_end_ = false;
   bool is_over_ = false;
-  std::shared_ptr<Group> group_;  // that measures
+  std::shared_ptr<Group> group_;  // measures
   std::shared_ptr<const Fabric> found_;
   std::thread thread_;
 };

@@ -18,8 +18,8 @@
 namespace q7x2 {
 
 struct ClockOffset {
-  int64_t nanoseconds = 0;  ///< by which the other clock is ahead
-  int64_t uncertainty = 0;  ///< it is wrong by so much at most
+  int64_t nanoseconds = 0;  ///< how far the other clock is ahead
+  int64_t uncertainty = 0;  ///< the largest error
 };
 
 /// One end of the conversation. Both ends submit it, with each other as the peer.

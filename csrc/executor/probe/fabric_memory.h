@@ -15,14 +15,15 @@ namespace q7x2 {
 
 class FabricMemory {
  public:
-  /// Of this process.
+  /// The memory of this process.
   static FabricMemory& instance();
 
   /// The first that `accept` makes something of, from the newest on.
   std::optional<Fabric> find(
       const std::function<std::optional<Fabric>(const Fabric&)>& accept) const;
   void keep(const std::shared_ptr<const Fabric>& fabric);
-  /// A Fabric of the same hosts learns the times of `measured`; where there is none, that is kept.
+  /// Adds the times of `measured` to the Fabric of the same hosts. If there is none, keeps
+  /// `measured`.
   void learn(const Fabric& measured);
 
  private:

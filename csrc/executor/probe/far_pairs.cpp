@@ -25,8 +25,9 @@ constexpr double kHeldUp = 0.5;
 /// A flow that is slower than another one by more than this factor may have been held up.
 constexpr double kManyTimes = 4;
 
-/// Of the path of one stream. If a long message takes no longer than a short one did, the round
-/// trip was measured while the machine was busy, and nothing is known but what the stream carried.
+/// The rate of the path of one stream. If a long message takes no longer than a short one did, the
+/// round trip was measured while the machine was busy, and nothing is known but what the stream
+/// carried.
 double path_rate(const FarStream& stream) {
   const double on_wire = stream.seconds - stream.round_trip;
   if (on_wire <= 0) return stream.warm;

@@ -35,7 +35,7 @@ struct FarStream {
   int to = 0;
   double warm = 0;  ///< bytes per second of a warm connection
   double round_trip = 0;
-  uint64_t bytes = 0;  ///< of a message of the train
+  uint64_t bytes = 0;  ///< the length of a message of the train
   double seconds = 0;  ///< until it was acknowledged
 };
 /// What it carries.
@@ -43,10 +43,10 @@ struct FarFlow {
   double rate = 0;    ///< bytes per second of the path, while something is on the way
   double window = 0;  ///< bytes that one connection keeps on the way; 0: it fills the path
 };
-/// Of streams between far hosts, in both directions. Those from one site to another ran at once and
-/// share a line. If all together fill it, each has an equal part of its rate, because what TCP
-/// gives to each of them within a second depends on chance. If not, they are bounded by their
-/// windows.
+/// The rates of streams between far hosts, in both directions. Streams from one site to another ran
+/// at once and share a line. If all together fill it, each has an equal part of its rate, because
+/// what TCP gives to each of them within a second depends on chance. If not, they are bounded by
+/// their windows.
 ///
 /// A stream of which a delay ends the slow start too early has a small window for some seconds. So
 /// between two sites the largest window counts, for both directions. `sites`: by host.

@@ -20,9 +20,9 @@ struct Order {
   int32_t peer = -1;
   int32_t first = 0;  ///< who begins a ping; between far hosts who sends: streams go one way there
   int32_t wire = 0;
-  double seconds = 0;     ///< of a stream
-  double round_trip = 0;  ///< of a stream to a far host: seconds; 0: the host is near
-  uint64_t bytes = 0;     ///< of each message of a train
+  double seconds = 0;     ///< how long a stream runs
+  double round_trip = 0;  ///< to a far host, in seconds; 0: the host is near
+  uint64_t bytes = 0;     ///< length of each message of a train
 };
 static_assert(std::is_trivially_copyable_v<Order>);
 

@@ -20,7 +20,7 @@ namespace q7x2 {
 
 class Participant {
  public:
-  // A private link that says nothing for so long leads nowhere.
+  // A private link that is silent for this long leads nowhere.
   static constexpr std::chrono::milliseconds kTrial{1000};
 
   Participant(std::shared_ptr<Group> group, const ProbeOptions& options)
@@ -107,7 +107,7 @@ class Participant {
     return wire == Wire::kPrivate ? std::min(options_.timeout, kTrial) : options_.timeout;
   }
 
-  /// False where a private link turned out not to work: then there is none.
+  /// Returns false if a private link does not work.
   bool run_over(Wire wire, const std::shared_ptr<Task>& task) {
     if (wire != Wire::kPrivate) {
       run(task);

@@ -19,7 +19,7 @@ class PipeWatch {
 
   /// At `now` that many bytes have been acknowledged in all; in the order of time.
   void acknowledged(TimePoint now, size_t bytes);
-  /// Also true after the most round trips or bytes that a stream may have.
+  /// Also true after the largest number of round trips or bytes of a stream.
   bool is_full() const;
   /// Bytes that may be on the way: as many more as have been acknowledged, so that TCP can double
   /// what it sends; once it grows no more, twice as many as the best round trip brought.
@@ -34,8 +34,8 @@ class PipeWatch {
   static constexpr size_t kLeastWindow = size_t{64} << 10;
   static constexpr size_t kMostWindow = size_t{32} << 20;
 
-  const double seconds_;  // of a round
-  TimePoint began_{};     // the round
+  const double seconds_;  // the time of a round
+  TimePoint began_{};     // when the round began
   size_t before_ = 0;     // bytes, when it began
   size_t bytes_ = 0;
   double best_ = 0;  // bytes per second

@@ -25,8 +25,8 @@ std::vector<int> Placement::leaders() const {
 
 namespace {
 
-/// A Fabric has the private links that there were when it was measured. So it is one of other hosts
-/// where a host has other networks beside the shared one.
+/// A Fabric has the private links of the time of its measurement. So hosts with other private
+/// networks count as other hosts.
 std::string key_of(const PeerInfo& peer_info) {
   std::set<std::string> networks;
   for (const Nic& nic : peer_info.rails) {

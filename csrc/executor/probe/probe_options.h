@@ -7,7 +7,7 @@ namespace q7x2 {
 struct ProbeOptions {
   /// Also every two hosts with nobody else talking, whatever their number: for reports.
   bool all_pairs = false;
-  /// Of each message.
+  /// The timeout of each message.
   std::chrono::milliseconds timeout{30'000};
   /// A Fabric of latencies will do for now, if measuring rates takes long. Equal on all ranks.
   bool may_defer = false;

@@ -158,7 +158,7 @@ class StreamTask final : public Conversation {
   StreamMeter acknowledgements_;
   PipeWatch pipe_;
   TimePoint began_;
-  double round_trip_ = 0;  // of the first message, in seconds
+  double round_trip_ = 0;  // seconds, measured with the first message
 };
 
 /// One end sends a few long messages, each when the one before has been acknowledged. The shortest

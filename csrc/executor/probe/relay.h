@@ -19,8 +19,8 @@ struct Handover {
   int step = 0;
   int from = 0;
   int to = 0;
-  int count =
-      0;  ///< of the texts that it carries when gathering: those of `from` and the next ones
+  /// The number of texts that it carries when gathering: those of `from` and the next ranks.
+  int count = 0;
 };
 
 /// The messages of gathering that `position` of `count` sends or receives, in their order.

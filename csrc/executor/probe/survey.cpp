@@ -28,7 +28,7 @@ constexpr std::string_view kProbe = "probe";
 constexpr std::string_view kMayDefer = "probe, rates may be measured later";
 constexpr const char* kNotMeasured = "not measured: Q7X2_PROBE=0";
 constexpr std::string_view kFailure = "failure: ";    // kInvalidArgument
-constexpr std::string_view kMismatch = "mismatch: ";  // of the ranks
+constexpr std::string_view kMismatch = "mismatch: ";  // the ranks disagree
 
 enum class Probing { kNever, kWhereUnknown, kAlways, kAlwaysEveryPair };
 
@@ -193,7 +193,7 @@ class Surveyor {
         all.push_back(assumed_server(name));
       } else {
         all.push_back(*it);
-        known.erase(it);  // of several with one name each counts once
+        known.erase(it);  // each of several servers with one name counts once
       }
       if (!keeps_racks) all.back().rack = 0;
     }

@@ -39,7 +39,7 @@ struct SurveyOptions {
   /// (executor/probe/background_probe.h).
   bool may_defer = false;
   std::string build = build_id();             ///< ranks of another build are refused
-  std::chrono::milliseconds timeout{30'000};  ///< of the making of the group, and of a probe
+  std::chrono::milliseconds timeout{30'000};  ///< for the making of the group, and for a probe
 };
 
 /// What a process knows already of the hosts of a new group.

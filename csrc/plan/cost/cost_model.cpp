@@ -35,7 +35,7 @@ class CostModel::Cores {
     sums_[machine] += time;
   }
 
-  /// Returns the time of all that was added, and forgets it.
+  /// The time of all that was added. Forgets it.
   Time take() {
     Time time = std::exchange(busiest_, {});
     for (const size_t machine : touched_) {
@@ -187,7 +187,8 @@ class CostModel::Reading {
     const double departures = it.messages_out_near + it.messages_out_far;
     step.arrivals = std::max(step.arrivals, arrivals);
     step.departures = std::max(step.departures, departures);
-    // Of one part, however few there are: an owner hears from all, and tells all.
+    // The messages of one part, however few parts there are: an owner hears from all, and tells
+    // all.
     if (round.folds) step.least_arrivals = std::max(step.least_arrivals, arrivals / it.parts_in);
     if (round.same_data) {
       step.least_departures = std::max(step.least_departures, departures / it.blocks_out);
@@ -287,7 +288,7 @@ double CostModel::selection(const SimulatedCall& call) const {
 }
 
 double CostModel::seconds(const Step& step, double slice) const {
-  // Most parts of a slice of a few elements are empty, and so are their messages.
+  // If a slice has few elements, most parts are empty, and so are their messages.
   const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
   const double arrivals = std::max(step.least_arrivals, step.arrivals * filled);
   const double departures = std::max(step.least_departures, step.departures * filled);
@@ -327,7 +328,7 @@ double CostModel::seconds(const SimulatedCall& call) const {
 double CostModel::seconds_after_pause(const SimulatedCall& call) const {
   const auto bytes = static_cast<double>(std::max<size_t>(call.bytes, 1));
   const double slice = std::min(static_cast<double>(std::max<size_t>(call.slice_bytes, 1)), bytes);
-  std::vector<double> begin{0};  // of each step
+  std::vector<double> begin{0};  // by step
   for (const Step& step : steps_) begin.push_back(begin.back() + seconds(step, slice));
   double longest = 0;
   for (const auto& [first, last] : spans_)
@@ -363,7 +364,7 @@ Prediction CostModel::predict(const SimulatedCall& call) const {
   }
   const double slices =
       std::max(1.0, bytes / static_cast<double>(std::max<size_t>(call.slice_bytes, 1)));
-  // Most parts of a slice of a few elements are empty. No rank sends or receives them.
+  // If a slice has few elements, most parts are empty: nobody sends or receives them.
   const double filled = std::min(1.0, std::max(slice, 1.0) / model::kElementBytes / parts_);
   for (size_t i = 0; i < machine_time_.size(); ++i) {
     const double busy =

@@ -67,7 +67,7 @@ class CostModel {
     int repeats = 1;
     int turns = 1;
     double alpha = 0;
-    double latency = 1;           // of it
+    double latency = 1;           // its latency
     double longest_far = 0;       // message to another host, as a share of a slice
     double wire = 0;              // seconds for each byte of a slice, if its messages are long,
     double short_wire = 0;        // and if they are short
@@ -76,17 +76,17 @@ class CostModel {
     double arrivals = 1;          // and that it receives
     double least_departures = 1;  // the same if most parts are empty
     double least_arrivals = 1;
-    // Times of the busiest core; `fixed` is for all messages.
+    // The times of the busiest core; fixed is for all messages.
     Time out = {};
     Time in = {};
     Time both = {};
     Time fold = {};
   };
-  /// A connection that does not fill its route.
+  /// The window of a connection that does not fill its route.
   struct Window {
-    double share = 0;  ///< of the call's bytes
+    double share = 0;  ///< its share of the call's bytes
     double rate = 0;   ///< bytes per second
-    double bytes = 0;  ///< that pass at once
+    double bytes = 0;  ///< the largest number that passes at once
   };
   /// Steps from the first to the last one that some rank takes part in.
   using Span = std::pair<size_t, size_t>;
@@ -111,7 +111,7 @@ class CostModel {
   const CodingCost coding_;
   std::vector<Step> steps_;
   std::vector<Span> spans_;
-  /// Seconds of the busiest resource per byte of a slice.
+  /// The time of the busiest resource, for a byte of a slice.
   double wire_seconds(double slice) const;
   bool is_long(double share, double slice) const;
 

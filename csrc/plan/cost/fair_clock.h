@@ -38,7 +38,7 @@ class FairClock {
   }
 
   int running_ = 0;
-  int measured_ = 0;  // of those that run
+  int measured_ = 0;  // number of those that run
   int64_t nanoseconds_ = 0;
   Clock::time_point last_{};
 };

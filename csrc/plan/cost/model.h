@@ -13,8 +13,8 @@ inline constexpr double kTurnSeconds = 4e-6;
 /// Memory is passed three times by a copy (read, fetch of the lines that are written, write) and by
 /// an addition to a sum (read both, write), by which `reduce_rate` is measured.
 inline constexpr double kPasses = 3;
-/// Of the time of a copy, what it takes to put a tile into shared memory that was folded just now:
-/// it is read from the nearest cache.
+/// The share of the time of a copy that it takes to put a tile into shared memory that was folded
+/// just now: it is read from the nearest cache.
 inline constexpr double kFoldedShare = (kPasses - 1) / kPasses;
 /// The share of a NIC's ingress that is lost for each further host that sends to it in one Plan:
 /// TCP's flows into one port push each other back. It was measured up to 8 hosts. More flows share
@@ -29,7 +29,7 @@ inline constexpr double kFirstFlight = 14480;
 /// What the elements of a flat buffer usually are; decides who gets a part of a tiny one.
 inline constexpr size_t kElementBytes = 4;
 
-/// Number of round trips in which a connection waits for acknowledgements until it has sent `bytes`
+/// Number of round trips that a connection waits for acknowledgements, until it has sent `bytes`
 /// after a silence (slow start).
 inline int slow_start_rounds(double bytes) {
   int rounds = 0;

@@ -14,7 +14,7 @@ namespace q7x2 {
 struct CodingCost {
   static constexpr double kAtOnce = std::numeric_limits<double>::infinity();
 
-  /// Costs of a message. Rates are in bytes of elements per second, on one core.
+  /// The cost of a message; rates are in bytes of elements per second, on one core.
   struct Message {
     double ratio = 1;  ///< coded bytes for a byte of elements
     double encode_rate = kAtOnce;
@@ -26,8 +26,8 @@ struct CodingCost {
   /// By the contributions that a message is the sum of, from one; the last one is that of all
   /// longer sums. Sums of sparse contributions fill up.
   std::vector<Message> messages = {{}};
-  double select_rate = kAtOnce;  ///< of the pass over the tensor before anything is sent
-  /// Bytes of the elements that share a scale. All parts but the last ones hold whole groups.
+  double select_rate = kAtOnce;  ///< rate of the pass over the tensor before anything is sent
+  /// The bytes of the elements that share a scale. All parts but the last ones have whole groups.
   size_t group_bytes = 4096;
 
   const Message& of(size_t contributions) const {
@@ -67,11 +67,11 @@ struct Prediction {
     double end = 0;
   };
 
-  double seconds = 0;                ///< of one of many calls in a row
+  double seconds = 0;                ///< time of one of many calls in a row
   double seconds_after_pause = 0;    ///< the same where wires have saved up their bursts
   double seconds_after_silence = 0;  ///< see SimulatedCall; 0: not simulated
   double first_slice_seconds = 0;    ///< until the first slice is complete on all ranks
-  std::vector<Load> loads;           ///< that are in use at all
+  std::vector<Load> loads;           ///< those that are in use
   int bottleneck = -1;               ///< the busiest of `loads`; -1: none is in use
   std::vector<Step> timeline;
 };

@@ -17,8 +17,8 @@ namespace q7x2 {
 
 /// Bytes of rows, as sent without headers.
 struct RowVolume {
-  double given = 0;   ///< of all ranks together
-  double summed = 0;  ///< of the sum
+  double given = 0;   ///< rows of all ranks together
+  double summed = 0;  ///< rows of the sum
 };
 
 /// The predicted time in seconds: of the slowest NIC, cable or core, all at work at once.

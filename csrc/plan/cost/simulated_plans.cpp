@@ -99,7 +99,7 @@ void SimulatedPlans::match_messages() {
     uint16_t message;
     uint32_t op;
   };
-  // Of one receiver, by sender.
+  // The receives of one receiver, by sender.
   std::vector<std::vector<Receive>> receives(static_cast<size_t>(site.members.world_size()));
   std::vector<size_t> senders;
   size_t unmatched = 0;

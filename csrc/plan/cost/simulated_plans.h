@@ -24,14 +24,14 @@ struct SimulatedPlans {
   struct alignas(32) Task {
     uint32_t rank = 0;
     uint32_t partner = 0;  ///< the receive of a send, the send of a receive
-    uint32_t route = 0;    ///< of a send and of a receive: index into `paths`
+    uint32_t route = 0;    ///< the route of a send or a receive: index into `paths`
     uint32_t first_successor = 0;
     uint32_t num_successors = 0;  ///< see Op
     uint32_t sources = 0;
-    /// Of a send of a coded block: how many its message is the sum of; 0: it is not coded. Of a
-    /// reduction: how many of its sources are coded.
+    /// A send of a coded block: number of contributions in its message; 0: it is not coded. A
+    /// reduction: number of its coded sources.
     uint32_t contributions = 0;
-    uint16_t part = 0;  ///< whose length it has
+    uint16_t part = 0;  ///< the part that gives it its length
     OpKind kind = OpKind::kCopy;
     bool local : 1 = false;           ///< a message within a host
     bool staged : 1 = false;          ///< an earlier send left the block in shared memory
@@ -45,7 +45,7 @@ struct SimulatedPlans {
     uint32_t hops = 0;   ///< resources
     uint32_t cost = 0;   ///< index into `costs`
   };
-  /// What a message takes beside its bytes.
+  /// The cost of a message in addition to its bytes.
   struct Cost {
     double alpha = 0;
     double overhead = 0;
@@ -91,7 +91,7 @@ struct SimulatedPlans {
   const std::optional<Symmetry> symmetry;
   std::vector<uint32_t> first_task;  // by rank, and the total at the end
   std::vector<Task> tasks;
-  std::vector<double> coding_seconds;  // of a byte of elements, by task; empty: nothing is coded
+  std::vector<double> coding_seconds;  // per byte of elements, by task; empty: nothing is coded
   std::vector<double> copy_rates;      // by rank
   std::vector<double> reduce_rates;    // by rank
   std::vector<Path> paths;             // one for each pair of hosts that talks

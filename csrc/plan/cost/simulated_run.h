@@ -116,7 +116,7 @@ class SimulatedRun {
   void push(size_t stream, double time, Kind kind, Work work, uint8_t hop = 0, double end = 0) {
     events_.push(stream, time, turn_of(work), {work.op, work.slice, end, kind, hop});
   }
-  /// Of events at the same time the one with the smaller turn is first: earlier slices, then ops
+  /// If events have the same time, the one with the smaller turn is first: earlier slices, then ops
   /// that come earlier in their Plan, then what the ranks are to each other. Turning all ranks
   /// changes none of them. Without a Symmetry all have one turn, and the order in which they came
   /// up decides.
@@ -156,7 +156,7 @@ class SimulatedRun {
   uint32_t window_ = 1;
   uint32_t num_slices_ = 0;
   double all_slices_ = 0;
-  std::vector<PartLengths> lengths_;  // of a full slice, and of the last
+  std::vector<PartLengths> lengths_;  // those of a full slice, and of the last one
   std::vector<Rank> ranks_;
   std::vector<Machine> machines_;
   std::vector<Wire> wires_;

@@ -18,11 +18,11 @@ struct Site {
         routes(members),
         machines(members) {}
 
-  const Fabric& fabric;                      ///< of the ranks
+  const Fabric& fabric;                      ///< the ranks
   const std::unique_ptr<const Fabric> wide;  ///< see Fabric::with_servers; null: no servers
-  const Fabric& members;                     ///< of the ranks and the servers
+  const Fabric& members;                     ///< the ranks and the servers
   Routes routes;                             ///< between members
-  Machines machines;                         ///< of members
+  Machines machines;                         ///< machines of members
 };
 
 }  // namespace q7x2

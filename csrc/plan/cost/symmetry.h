@@ -21,8 +21,8 @@ namespace q7x2 {
 
 class Symmetry {
  public:
-  /// Of a Schedule with that turn. Looks for the smallest
-  /// multiple that leaves the Fabric as it is, too; empty if there is none. No host, machine or
+  /// The symmetry of a Schedule with that turn: the smallest multiple that leaves the Fabric as it
+  /// is, too; empty if there is none. No host, machine or
   /// rack may be turned into itself before all of them are, unless there is only one rack. With a
   /// turn by all ranks each of them stands for itself.
   static std::optional<Symmetry> find(const Site& site, Schedule::Turn turn);

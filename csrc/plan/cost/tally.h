@@ -11,22 +11,22 @@
 
 namespace q7x2 {
 
-/// Adds up the messages of a round, those of a cross by hosts in place of one by one: n steps where
-/// a team sends n^2 messages. Lengths are shares of a slice.
+/// Adds up the messages of a round. It adds those of a cross by hosts instead of one by one: a team
+/// that sends n^2 messages takes n steps. Lengths are shares of a slice.
 class Tally {
  public:
-  /// Of one rank.
+  /// The messages of one rank.
   struct Rank {
     double messages_out_far = 0, messages_out_near = 0;  ///< to other hosts, and within its own
     double messages_in_far = 0, messages_in_near = 0;
     double in = 0;          ///< received as elements
-    double in_near = 0;     ///< of it from ranks of its host
+    double in_near = 0;     ///< the part that comes from ranks of its host
     double in_coded = 0;    ///< received as coded messages, in elements
     double encoded = 0;     ///< sent as coded messages, each block counted once, in elements
     double exact = 0;       ///< sent as elements, each block counted once
     double staged = 0;      ///< sent to ranks of its host, each block counted once, as it travels
     double stages = 0;      ///< and how many blocks that is
-    double blocks_out = 1;  ///< of one message to each
+    double blocks_out = 1;  ///< number of blocks in one message to each
     double parts_in = 1;    ///< blocks that what is received is folded into
     double parts_in_share = 0;  ///< their length together
   };
@@ -48,7 +48,7 @@ class Tally {
   double mean_alpha() const { return messages_ > 0 ? alpha_sum_ / messages_ : 0; }
   double longest_far() const { return longest_far_; }
   double messages() const { return messages_; }
-  /// Number of hosts that send to one, by resource, over all rounds so far.
+  /// Number of hosts that send to one, in all rounds so far, by resource.
   const std::vector<int>& senders() const { return senders_; }
 
  private:
@@ -57,7 +57,7 @@ class Tally {
   Rank& touch(int rank);
   void load(int resource, double share);
   void load_all(const Cross& cross, double length);
-  /// Of hosts whose ranks are bound to several NUMA nodes.
+  /// The same for interconnects of hosts whose ranks are bound to several NUMA nodes.
   void load_interconnects(const Cross& cross, double length);
   /// Pairs of a cross between which nothing is sent.
   std::vector<std::pair<int, int>> left_out(const Cross& cross) const;
@@ -71,7 +71,7 @@ class Tally {
     double far() const { return in_rack + beyond; }
     double all() const { return near + far(); }
   };
-  /// Of those, to how many messages of the round are coded.
+  /// The number of those to which messages of the round are coded.
   double coded(const Peers& peers) const;
   bool codes_near() const { return coded_ == Edges::kAll; }
   bool codes_in_rack() const { return coded_ == Edges::kAll || coded_ == Edges::kHosts; }
@@ -91,7 +91,7 @@ class Tally {
   std::vector<int> touched_;
   std::vector<double> resources_;
   std::vector<int> touched_resources_;
-  std::unordered_set<uint64_t> host_pairs_;  // of edges
+  std::unordered_set<uint64_t> host_pairs_;  // those of edges
   std::vector<int> edge_senders_, senders_;
   void count_alpha(double alpha, double messages);
 
@@ -100,13 +100,13 @@ class Tally {
   double longest_far_ = 0;
   double messages_ = 0;
   std::vector<bool> is_loaded_;
-  // Bytes of a cross; all are zero between two crosses.
+  // The ends of a cross; all zero between two crosses.
   struct Ends {
     double from = 0, to = 0;
   };
   std::vector<Ends> on_host_, in_rack_;
   std::vector<Peers> left_out_from_, left_out_to_;  // by rank
-  // State of the present round.
+  // The present round.
   Edges coded_ = Edges::kNone;
   double ratio_ = 1;
 };

@@ -26,9 +26,6 @@ ROOT = pathlib.Path(__file__).parents[3]
 # Folders that still have such words, by their beginnings. A folder goes when it has none, and none
 # is added.
 NOT_YET = (
-    "csrc/executor/probe/",
-    "csrc/fabric/",
-    "csrc/plan/cost/",
     "csrc/transport/bootstrap/",
 )
 # Folders in which comments behind code still begin with a relative pronoun.
