@@ -114,7 +114,9 @@ void ProcessGroupQ7x2::meet_all() {
 void ProcessGroupQ7x2::meet_in_job(Bootstrap& bootstrap, KeyStore& root,
                                    const std::vector<PeerInfo>& members) {
   SurveyOptions options = survey_options(options_->timeout);
-  options.may_defer = true;
+  options.exchange = [&](const std::string& mine) {
+    return bootstrap.exchange("latencies", mine, [this] { group_->check(); });
+  };
   std::shared_ptr<BackgroundProbe> probe;
   const KnownFabric known = members.empty() ? KnownFabric() : known_of(members, probe);
   ServerMeeting servers;

@@ -23,8 +23,7 @@ using test::run_ranks;
 constexpr std::chrono::seconds kTimeout{10};
 
 SurveyOptions options() {
-  return {
-      .warn = [](const std::string&) {}, .torch = "test", .may_defer = true, .timeout = kTimeout};
+  return {.warn = [](const std::string&) {}, .torch = "test", .timeout = kTimeout};
 }
 
 /// What a group of hosts that are far apart is made with.

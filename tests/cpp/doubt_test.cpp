@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe/probe.h"
+#include "executor/probe/tournament.h"
 #include "fabric/catalogue.h"
 #include "fabric/infer.h"
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe/probe.h"
+#include "executor/probe/tournament.h"
 #include "fabric/infer.h"
 
 namespace q7x2 {

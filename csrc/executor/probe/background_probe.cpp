@@ -96,7 +96,7 @@ BackgroundProbe::BackgroundProbe(const Group& group, std::shared_ptr<const Fabri
       latencies_(std::move(latencies)),
       options_([&] {
         SurveyOptions measures = options;
-        measures.may_defer = false;
+        measures.exchange = nullptr;
         return measures;
       }()),
       thread_(quiet_thread("q7x2-probe", [this] { run(); })) {}

@@ -47,16 +47,14 @@ class Conductor {
 
   Fabric run(const FirstFindings& findings, TimePoint start) {
     describe_hosts(findings.descriptions);
-    // Groups know their private links from the beginning, so these are not left for later.
-    const bool is_deferred = options_.may_defer && take_long(findings.latencies) &&
-                             !me_.group().membership().has_private_networks();
-    if (is_deferred) {
-      for (const Latency& each : findings.latencies) add(each);
-    } else {
-      measure(findings.latencies);
+    for (const Latency& each : findings.latencies) {
+      if (each.round_trip > kLongRoundTrip) add(each.ping());
     }
-    Fabric fabric = is_deferred ? infer_latencies(measured_) : infer(measured_);
-    fabric.made.source = is_deferred ? Fabric::kLatencies : "probe";
+    ping_inside_hosts();
+    if (hosts() > 1) measure_network();
+    options_.all_pairs ? measure_pairs() : measure_suspects();
+    Fabric fabric = infer(measured_);
+    fabric.made.source = "probe";
     fabric.bindings = bindings_;
     fabric.made.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return fabric;
@@ -65,20 +63,6 @@ class Conductor {
  private:
   int hosts() const { return static_cast<int>(ranks_of_.size()); }
   int leader(int host) const { return ranks_of_[static_cast<size_t>(host)].front(); }
-
-  void measure(const std::vector<Latency>& latencies) {
-    for (const Latency& each : latencies) {
-      if (each.round_trip > kLongRoundTrip) add(each);
-    }
-    ping_inside_hosts();
-    if (hosts() > 1) measure_network();
-    options_.all_pairs ? measure_pairs() : measure_suspects();
-  }
-
-  void add(const Latency& each) {
-    add(Measurements::Ping{
-        .a = each.a, .b = each.b, .round_trip = each.round_trip, .spread = each.spread});
-  }
 
   void add(const Measurements::Ping& ping) {
     measured_.pings.push_back(ping);

@@ -19,8 +19,7 @@ struct FirstFindings {
   std::vector<Latency> latencies;
 };
 
-/// `bindings`: by rank. `start`: when the probe began. The source of what it returns is "probe", or
-/// Fabric::kLatencies if rates are deferred.
+/// `bindings`: by rank. `start`: when the probe began.
 Fabric conduct(const std::shared_ptr<Group>& group, const std::vector<Fabric::Binding>& bindings,
                const FirstFindings& findings, TimePoint start, const ProbeOptions& options);
 

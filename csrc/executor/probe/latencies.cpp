@@ -1,108 +1,125 @@
 #include "executor/probe/latencies.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
+#include <deque>
+#include <limits>
 #include <type_traits>
 
-#include "executor/probe/probe_tasks.h"
-#include "transport/run/runtime.h"
+#include "base/error.h"
+#include "transport/net/connection_attempt.h"
 
 namespace q7x2 {
 namespace {
 
-constexpr uint32_t kPing = 13;  // channels; probe_tasks.cpp has those before
-constexpr uint32_t kPong = 14;
+using Clock = std::chrono::steady_clock;
 
-// The first ping may have to connect, and does not count.
-constexpr size_t kWarmUp = 1;
-constexpr size_t kMostPings = 12;
+// A packet may be lost, which costs a second, and a busy kernel may be late. So hosts that do not
+// seem near have several attempts, this far apart, and the shortest counts.
+constexpr int kAttempts = 3;
+constexpr std::chrono::milliseconds kApart{15};
+constexpr int kNap = 5;  // milliseconds
+// A host that has not answered within this time does not answer at all.
+constexpr std::chrono::milliseconds kPatience{3000};
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
-class LatencyTask final : public Conversation {
+/// The duration of a handshake in seconds, as the kernel has measured it. Infinite: it has failed.
+double duration_of(const PrivateSocket& socket, Attempt end) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  const bool is_made =
+      end == Attempt::kMade && ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
+  return is_made ? 1e-6 * std::max(info.tcpi_rtt, uint32_t{1}) : kNever;
+}
+
+/// The handshakes of one host with others.
+class Handshakes {
  public:
-  LatencyTask(std::shared_ptr<Group> group, int peer, bool asks, int far_pings,
-              std::chrono::milliseconds timeout)
-      : Conversation(std::move(group), "latency", peer, Wire::kShared, /*tiny=*/true, timeout),
-        asks_(asks),
-        far_pings_(kWarmUp + static_cast<size_t>(far_pings)) {}
+  void add(int host, const IpEndpoint& target) { others_.push_back({host, target}); }
 
-  /// Only at the end that asks, and only after `done`.
-  double shortest() const { return *std::min_element(counted(), round_trips_.end()); }
-  double spread() const {
-    return (*std::max_element(counted(), round_trips_.end()) - shortest()) /
-           std::max(shortest(), 1e-9);
+  /// Whether no handshake can make a difference any more.
+  bool are_over(Clock::time_point now) const {
+    return std::ranges::all_of(others_, [&](const Other& each) {
+      if (each.shortest <= kLongRoundTrip) return true;
+      if (attempts_ < kAttempts) return false;
+      return each.open == 0 ||
+             std::chrono::duration<double>(now - last_).count() > 2 * each.shortest;
+    });
+  }
+  void begin_more(Clock::time_point now) {
+    if (attempts_ == kAttempts || now < last_ + kApart) return;
+    ++attempts_;
+    last_ = now;
+    for (Other& each : others_) {
+      if (each.shortest <= kLongRoundTrip) continue;
+      PrivateSocket socket = start_connecting(each.target);
+      if (!socket.is_valid()) continue;
+      open_.emplace_back(&each, std::move(socket));
+      ++each.open;
+    }
+  }
+  /// Waits for a while, and takes the handshakes that have ended.
+  void wait() {
+    std::vector<pollfd> entries;
+    for (const auto& [other, socket] : open_) entries.push_back({socket, POLLOUT, 0});
+    ::poll(entries.data(), entries.size(), kNap);
+    std::erase_if(open_, [&](const auto& each) {
+      const Attempt end = outcome(each.second);
+      if (end == Attempt::kPending) return false;
+      each.first->shortest = std::min(each.first->shortest, duration_of(each.second, end));
+      --each.first->open;
+      return true;
+    });
+  }
+  std::vector<Latency> found(int host) const {
+    std::vector<Latency> found;
+    for (const Other& each : others_) {
+      if (each.shortest < kNever) found.push_back({host, each.host, each.shortest});
+    }
+    return found;
   }
 
  private:
-  std::vector<double>::const_iterator counted() const { return round_trips_.begin() + kWarmUp; }
+  struct Other {
+    int host;
+    IpEndpoint target;
+    double shortest = kNever;  // seconds
+    int open = 0;              // number of handshakes that have not ended
+  };
 
-  void begin(Locked& locked) override {
-    if (asks_) {
-      ask(locked);
-    } else {
-      receive(locked, kPing, &heard_, sizeof(heard_));
-    }
-  }
-
-  void ask(Locked& locked) {
-    receive(locked, kPong, nullptr, 0);
-    more_follow_ = round_trips_.size() + 1 < pings() ? 1 : 0;
-    asked_at_ = Clock::now();
-    send(locked, kPing, &more_follow_, sizeof(more_follow_));
-  }
-
-  size_t pings() const {
-    const bool is_known = round_trips_.size() > kWarmUp;
-    return is_known && shortest() > kLongRoundTrip ? far_pings_ : kMostPings;
-  }
-
-  void received(Locked& locked, uint32_t, size_t) override {
-    if (!asks_) {
-      if (heard_ != 0) receive(locked, kPing, &heard_, sizeof(heard_));
-      send(locked, kPong, nullptr, 0);
-      return;
-    }
-    round_trips_.push_back(std::chrono::duration<double>(Clock::now() - asked_at_).count());
-    if (more_follow_ != 0) ask(locked);
-  }
-
-  const bool asks_;
-  const size_t far_pings_;
-  TimePoint asked_at_;
-  std::vector<double> round_trips_;
-  uint64_t more_follow_ = 0;
-  uint64_t heard_ = 0;
+  std::deque<Other> others_;
+  std::vector<std::pair<Other*, PrivateSocket>> open_;
+  int attempts_ = 0;
+  Clock::time_point last_{};
 };
 
 static_assert(std::is_trivially_copyable_v<Latency>);
 
 }  // namespace
 
-std::vector<Latency> measure_latencies(const std::shared_ptr<Group>& group,
-                                       const std::vector<int>& leaders,
-                                       const std::vector<std::pair<int, int>>& pairs, int far_pings,
-                                       std::chrono::milliseconds timeout) {
-  const auto leader = [&](int host) { return leaders[static_cast<size_t>(host)]; };
-  std::vector<std::pair<std::shared_ptr<LatencyTask>, Latency>> talks;
+std::vector<Latency> measure_latencies(const std::vector<PeerInfo>& leaders, int host,
+                                       const std::vector<std::pair<int, int>>& pairs,
+                                       const std::function<void()>& check) {
+  Handshakes handshakes;
   for (const auto& [a, b] : pairs) {
-    const bool asks = leader(a) == group->rank();
-    if (!asks && leader(b) != group->rank()) continue;
-    const int peer = leader(asks ? b : a);
-    talks.emplace_back(std::make_shared<LatencyTask>(group, peer, asks, far_pings, timeout),
-                       Latency{.a = asks ? a : -1, .b = b});
-    group->runtime().submit(talks.back().first, /*caller_waits=*/false);
+    const PeerInfo& other = leaders[static_cast<size_t>(b)];
+    if (a != host || other.heartbeat_port == 0) continue;
+    handshakes.add(b, {other.heartbeat_address, other.heartbeat_port});
   }
-  std::vector<Latency> found;
-  for (auto& [task, latency] : talks) {
-    group->runtime().wait(*task, TimePoint::max());
-    if (task->error()) throw Error(*task->error());
-    if (latency.a < 0) continue;
-    latency.round_trip = task->shortest();
-    latency.spread = task->spread();
-    found.push_back(latency);
+  const auto start = Clock::now();
+  for (auto now = start; now < start + kPatience && !handshakes.are_over(now); now = Clock::now()) {
+    handshakes.begin_more(now);
+    handshakes.wait();
+    check();
   }
-  return found;
+  return handshakes.found(host);
 }
 
 bool take_long(const std::vector<Latency>& latencies) {
@@ -120,7 +137,7 @@ std::vector<Latency> decode_latencies(const std::string& bytes, int hosts) {
     std::memcpy(latencies.data(), bytes.data(), latencies.size() * sizeof(Latency));
   const auto is_valid = [hosts](const Latency& each) {
     return each.a >= 0 && each.a < each.b && each.b < hosts && std::isfinite(each.round_trip) &&
-           each.round_trip > 0 && std::isfinite(each.spread) && each.spread >= 0;
+           each.round_trip > 0;
   };
   if (bytes.size() % sizeof(Latency) != 0 || !std::ranges::all_of(latencies, is_valid)) {
     throw Error(ErrorCode::kMismatch, "a host hands in latencies that cannot be");

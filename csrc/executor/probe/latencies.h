@@ -1,23 +1,18 @@
-// Latencies: the first thing that a probe measures. Leaders of hosts ping all that they will meet
-// at the same time, unasked, and hand in the results with the description of their host. So the
-// latencies of all pairs take as many round trips as those of one pair.
+// Latencies: the first thing that a probe measures. Leaders of hosts connect to the ports for
+// heartbeats of all leaders that they will meet, at the same time. The kernels do the handshake and
+// measure it. So it takes one round trip, and nothing that runs on the hosts makes it longer.
 //
-//   h0   h1   h2   h3      each pair: ping > < pong   ping > < pong   ...
-//   '----'    |    |                  (connects)       (counts)     ...
-//   '---------'    |
-//   '--------------'  ...
-//
-// Hosts that are nearer than kLongRoundTrip are pinged once more without the others, so that they
-// have their processors for themselves. Beyond it other work adds little to the distance.
+// Hosts that are nearer than kLongRoundTrip are pinged afterwards, because a message between them
+// takes longer than a handshake. Beyond it that adds little to the distance.
 #pragma once
 
-#include <chrono>
-#include <memory>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "transport/group/group.h"
+#include "fabric/measurements.h"
+#include "transport/peer/peer_info.h"
 
 namespace q7x2 {
 
@@ -25,17 +20,17 @@ namespace q7x2 {
 struct Latency {
   int a = 0;  ///< hosts
   int b = 0;
-  double round_trip = 0;  ///< seconds, the shortest: whatever else runs only adds
-  double spread = 0;      ///< the longest less the shortest, over the shortest
+  double round_trip = 0;  ///< seconds
+
+  Measurements::Ping ping() const { return {.a = a, .b = b, .round_trip = round_trip}; }
 };
 
-/// Leaders call it, with the ranks of all leaders by host, and the pairs of hosts that meet.
-/// `far_pings`: how many long round trips count, at least 2. Returns what this one has measured:
-/// its pairs in which it is the first. Throws the Error of a failed group.
-std::vector<Latency> measure_latencies(const std::shared_ptr<Group>& group,
-                                       const std::vector<int>& leaders,
-                                       const std::vector<std::pair<int, int>>& pairs, int far_pings,
-                                       std::chrono::milliseconds timeout);
+/// The latencies of the pairs in which `host` is the first. `leaders`: by host. Leaves out hosts
+/// that have no port, or that do not answer within seconds. `check`: called now and then; may
+/// throw.
+std::vector<Latency> measure_latencies(const std::vector<PeerInfo>& leaders, int host,
+                                       const std::vector<std::pair<int, int>>& pairs,
+                                       const std::function<void()>& check);
 
 /// Seconds. A stream takes a dozen round trips, so longer ones let rates better be measured later.
 /// Near hosts do not seem to be that far even on a busy machine.

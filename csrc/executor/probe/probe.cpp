@@ -11,9 +11,9 @@
 #include "executor/probe/conductor.h"
 #include "executor/probe/courier.h"
 #include "executor/probe/host_description.h"
-#include "executor/probe/latencies.h"
 #include "executor/probe/participant.h"
 #include "executor/probe/relay.h"
+#include "executor/probe/tournament.h"
 #include "fabric/json.h"
 #include "transport/ucx/ucx.h"
 
@@ -27,13 +27,7 @@ FirstFindings first_findings(const std::shared_ptr<Group>& group, const Placemen
   const std::vector<int> leaders = placement.leaders();
   const int hosts = static_cast<int>(leaders.size());
   const int host = placement.host_of[static_cast<size_t>(group->rank())];
-  // Each takes a round trip.
-  const int far_pings = options.may_defer ? 2 : 3;
-  std::vector<std::pair<int, int>> pairs;
-  for (const auto& round : probe_rounds(hosts))
-    pairs.insert(pairs.end(), round.begin(), round.end());
-  const std::string latencies =
-      encode_latencies(measure_latencies(group, leaders, pairs, far_pings, options.timeout));
+  const std::string latencies = encode_latencies(latencies_of(*group, placement));
   GroupCourier courier(group, kMaxFabricBytes, Clock::now() + options.timeout);
   FirstFindings findings;
   for (const std::string& text :
@@ -94,6 +88,18 @@ std::string kernel_release() {
 }
 
 }  // namespace
+
+std::vector<Latency> latencies_of(Group& group, const Placement& placement) {
+  const std::vector<int> ranks = placement.leaders();
+  if (std::ranges::find(ranks, group.rank()) == ranks.end()) return {};
+  std::vector<PeerInfo> leaders;
+  for (const int rank : ranks) leaders.push_back(group.membership().peer_info(rank));
+  std::vector<std::pair<int, int>> pairs;
+  for (const auto& round : probe_rounds(static_cast<int>(ranks.size())))
+    pairs.insert(pairs.end(), round.begin(), round.end());
+  return measure_latencies(leaders, placement.host_of[static_cast<size_t>(group.rank())], pairs,
+                           [&] { group.check(); });
+}
 
 Fabric conduct_probe(const std::shared_ptr<Group>& group,
                      const std::vector<Fabric::Binding>& bindings, const ProbeOptions& options) {

@@ -9,8 +9,6 @@ struct ProbeOptions {
   bool all_pairs = false;
   /// The timeout of each message.
   std::chrono::milliseconds timeout{30'000};
-  /// A Fabric of latencies will do for now, if measuring rates takes long. Equal on all ranks.
-  bool may_defer = false;
 };
 
 }  // namespace q7x2

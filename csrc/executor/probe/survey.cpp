@@ -1,6 +1,7 @@
 #include "executor/probe/survey.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -14,6 +15,7 @@
 #include "executor/probe/relay.h"
 #include "fabric/catalogue.h"
 #include "fabric/doubt.h"
+#include "fabric/infer.h"
 #include "fabric/json.h"
 #include "fabric/private_links.h"
 #include "fabric/routes.h"
@@ -98,6 +100,18 @@ class Surveyor {
     return all_know && fits && !all.front().has_servers ? bound(*known.fabric) : "";
   }
 
+  std::string without_rates(const std::vector<Latency>& latencies) const {
+    Measurements measured;
+    measured.host_of = placement_.host_of;
+    for (size_t host = 0; host < placement_.names.size(); ++host) {
+      measured.hosts.push_back({.name = placement_.names[host], .key = placement_.keys[host]});
+    }
+    for (const Latency& each : latencies) measured.pings.push_back(each.ping());
+    Fabric fabric = infer_latencies(measured);
+    fabric.made.source = Fabric::kLatencies;
+    return bound(fabric);
+  }
+
   std::string probe(const std::shared_ptr<Group>& group, ProbeOptions options) {
     options.all_pairs = probing() == Probing::kAlwaysEveryPair;
     std::optional<Fabric> fabric;
@@ -152,7 +166,7 @@ class Surveyor {
         if (const auto found = usable(*known)) return bound(*found);
       }
     }
-    const bool may_defer = options_.may_defer && mode == Probing::kWhereUnknown;
+    const bool may_defer = options_.exchange && mode == Probing::kWhereUnknown;
     return std::string(may_defer ? kMayDefer : kProbe);
   }
 
@@ -246,6 +260,29 @@ std::vector<std::string> asked(Courier& courier, const std::vector<int>& order, 
   return by_rank;
 }
 
+/// All ranks, each for itself: the Fabric without rates; nothing if all hosts are near, or if the
+/// group has private links, which must be known from the beginning.
+std::string deferred(Group& group, const SurveyOptions& options) {
+  const Membership& members = group.membership();
+  if (members.has_private_networks()) return "";
+  const Placement placement = placement_of(group);
+  const std::string mine = encode_latencies(latencies_of(group, placement));
+  std::vector<std::string> announcements;
+  std::vector<Latency> latencies;
+  for (const std::string& text :
+       options.exchange(encode_list({Announcement{options.build, own_binding()}.encode(), mine}))) {
+    const std::vector<std::string> parts = decode_list(text);
+    if (parts.size() != 2) throw Error(ErrorCode::kMismatch, "a rank hands in other latencies");
+    announcements.push_back(parts[0]);
+    std::ranges::copy(decode_latencies(parts[1], static_cast<int>(placement.names.size())),
+                      std::back_inserter(latencies));
+  }
+  if (!take_long(latencies)) return "";
+  Surveyor surveyor(members.peer_infos(), std::move(announcements), options);
+  surveyor.hear();
+  return surveyor.without_rates(latencies);
+}
+
 /// The text of the Fabric that all ranks parse.
 std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions& options,
                         std::string decision) {
@@ -263,8 +300,12 @@ std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions
     decision = spread(courier, order, position, decision);
   }
   check_decision(decision);
-  if (decision != kProbe && decision != kMayDefer) return decision;
-  const ProbeOptions how{.timeout = options.timeout, .may_defer = decision == kMayDefer};
+  if (decision == kMayDefer) {
+    if (std::string text = deferred(*group, options); !text.empty()) return text;
+    decision = kProbe;
+  }
+  if (decision != kProbe) return decision;
+  const ProbeOptions how{.timeout = options.timeout};
   if (group->rank() != 0) return follow_probe(group, how);
   if (!surveyor) {
     surveyor.emplace(peer_infos, announcements_of(peer_infos), options);

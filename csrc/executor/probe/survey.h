@@ -10,8 +10,8 @@
 //   2. what this process has found for an earlier group on these hosts
 //   3. defaults, where Q7X2_PROBE=0, and for groups of one rank
 //   4. the catalogue, unless Q7X2_PROBE=force (or pairs)
-//   5. a probe, whose result goes into the catalogue. Between far hosts it may measure latencies
-//      alone; a probe in the background finds the rates
+//   5. a probe, whose result goes into the catalogue. Far hosts may measure latencies alone, and
+//      tell all ranks in one exchange; a probe in the background finds the rates
 #pragma once
 
 #include <chrono>
@@ -35,9 +35,10 @@ struct SurveyOptions {
   /// hosts are known. The Fabric has these servers, with the rates that the file says; others are
   /// assumed_server.
   std::function<std::vector<std::string>()> servers = [] { return std::vector<std::string>(); };
-  /// On rank 0: a probe between far hosts measures latencies alone, and the Fabric `awaits_rates`
+  /// Gives a text to all ranks, and returns what each gave. If it is there, on all ranks, hosts
+  /// that are far from each other measure latencies alone, and the Fabric `awaits_rates`
   /// (executor/probe/background_probe.h).
-  bool may_defer = false;
+  std::function<std::vector<std::string>(const std::string& mine)> exchange = nullptr;
   std::string build = build_id();             ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};  ///< for the making of the group, and for a probe
 };
