@@ -168,6 +168,7 @@ void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnF
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     terms.algorithms += (terms.algorithms.empty() ? "" : " and ") + names;
   }
+  if (terms.announcement.empty()) terms.announcement = announcement_of_process();
   terms.eager = options_->eager_connect;
   terms.device_path = device_path_of(*options_);
   group_ = make_group(*runtime_, rank_, size_, options_->name(), bootstrap, terms);

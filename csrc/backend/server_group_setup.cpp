@@ -69,7 +69,8 @@ std::shared_ptr<Group> make_server_group(
   std::shared_ptr<Group> group;
   bootstrap.run(
       [&] {
-        group = make_group(runtime, bootstrap.rank(), bootstrap.size(), name, bootstrap);
+        group = make_group(runtime, bootstrap.rank(), bootstrap.size(), name, bootstrap,
+                           {.announcement = announcement_of_process()});
         prepare(group);
       },
       [&](const Error& error) {

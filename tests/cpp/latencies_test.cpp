@@ -86,10 +86,10 @@ std::vector<std::string> exchanged(Rank& rank, const std::string& mine, double r
   rank.put("latencies", mine);
   std::vector<std::string> all;
   for (int other = 0; other < rank.world_size; ++other) {
-    std::vector<std::string> parts = decode_list(rank.get(other, "latencies"));
-    std::vector<Latency> latencies = decode_latencies(parts[1], rank.world_size);
+    std::vector<Latency> latencies =
+        decode_latencies(rank.get(other, "latencies"), rank.world_size);
     for (Latency& each : latencies) each.round_trip = round_trip > 0 ? round_trip : each.round_trip;
-    all.push_back(encode_list({parts[0], encode_latencies(latencies)}));
+    all.push_back(encode_latencies(latencies));
   }
   return all;
 }

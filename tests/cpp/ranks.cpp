@@ -26,6 +26,7 @@
 #include <gtest/gtest.h>
 #include <ucs/config/global_opts.h>
 
+#include "executor/probe/survey.h"
 #include "slowdown.h"
 #include "transport/bootstrap/published.h"
 
@@ -207,7 +208,8 @@ std::shared_ptr<Group> Rank::group(const std::string& name, const std::vector<in
                               all_have(what + " " + name, publish(secret, what, seat, mine)));
   });
   bootstrap.set_prepared([&] { all_have("prepared " + name, ""); });
-  return make_group(runtime(), seat.rank, seat.world_size, name, bootstrap, {.eager = eager});
+  return make_group(runtime(), seat.rank, seat.world_size, name, bootstrap,
+                    {.eager = eager, .announcement = announcement_of_process()});
 }
 
 void Rank::wait_for(const std::function<int()>& missing, const std::function<void()>& check) {

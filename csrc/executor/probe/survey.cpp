@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/build_id.h"
 #include "base/digest.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -57,24 +58,18 @@ Fabric default_fabric(const Placement& placement, const std::string& note) {
 /// Rank 0 of one group.
 class Surveyor {
  public:
-  /// `announcements`: what the ranks say of themselves.
-  Surveyor(const std::vector<PeerInfo>& peer_infos, std::vector<std::string> announcements,
-           const SurveyOptions& options)
-      : announcements_(std::move(announcements)),
-        options_(options),
-        placement_(placement_of(peer_infos)) {
-    for (size_t rank = 0; rank < peer_infos.size(); ++rank) {
-      names_.push_back("rank " + std::to_string(rank) + " (" + describe_process(peer_infos[rank]) +
-                       ")");
-    }
-  }
+  Surveyor(const std::vector<PeerInfo>& peer_infos, const SurveyOptions& options)
+      : peer_infos_(peer_infos), options_(options), placement_(placement_of(peer_infos)) {}
 
   /// Takes what the ranks say of themselves. Throws Error(kMismatch) where a rank has another
   /// build.
   std::vector<Announcement> hear() {
     std::vector<Announcement> all;
-    for (size_t rank = 0; rank < names_.size(); ++rank) {
-      all.push_back(Announcement::decode(announcements_[rank], options_.build, names_[rank]));
+    bindings_.clear();
+    for (size_t rank = 0; rank < peer_infos_.size(); ++rank) {
+      const PeerInfo& each = peer_infos_[rank];
+      const std::string who = "rank " + std::to_string(rank) + " (" + describe_process(each) + ")";
+      all.push_back(Announcement::decode(each.announcement, build_id(), who));
       bindings_.push_back(all.back().binding);
     }
     return all;
@@ -100,7 +95,8 @@ class Surveyor {
     return all_know && fits && !all.front().has_servers ? bound(*known.fabric) : "";
   }
 
-  std::string without_rates(const std::vector<Latency>& latencies) const {
+  std::string without_rates(const std::vector<Latency>& latencies) {
+    hear();
     Measurements measured;
     measured.host_of = placement_.host_of;
     for (size_t host = 0; host < placement_.names.size(); ++host) {
@@ -113,6 +109,7 @@ class Surveyor {
   }
 
   std::string probe(const std::shared_ptr<Group>& group, ProbeOptions options) {
+    hear();
     options.all_pairs = probing() == Probing::kAlwaysEveryPair;
     std::optional<Fabric> fabric;
     try {
@@ -159,7 +156,7 @@ class Surveyor {
       return bound(default_fabric(placement_, kNotMeasured));
     }
     if (mode == Probing::kWhereUnknown) {
-      if (names_.size() == 1) {
+      if (peer_infos_.size() == 1) {
         return bound(default_fabric(placement_, "not measured: a single rank"));
       }
       if (const auto known = catalogued(catalogue_file(placement_.keys), catalogue_max_age())) {
@@ -226,10 +223,9 @@ class Surveyor {
     }
   }
 
-  const std::vector<std::string> announcements_;  // by rank
+  const std::vector<PeerInfo>& peer_infos_;  // by rank
   const SurveyOptions& options_;
   const Placement placement_;
-  std::vector<std::string> names_;         // by rank
   std::vector<Fabric::Binding> bindings_;  // by rank
 };
 
@@ -242,45 +238,20 @@ void check_decision(const std::string& decision) {
   check(kMismatch, ErrorCode::kMismatch);
 }
 
-std::vector<std::string> announcements_of(const std::vector<PeerInfo>& peer_infos) {
-  std::vector<std::string> all;
-  for (const PeerInfo& peer_info : peer_infos) all.push_back(peer_info.announcement);
-  return all;
-}
-
-/// All ranks': rank 0 gets them, by rank; the others get nothing.
-std::vector<std::string> asked(Courier& courier, const std::vector<int>& order, int position,
-                               const SurveyOptions& options) {
-  const Announcement mine{options.build, own_binding()};
-  const std::vector<std::string> in_order = gather(courier, order, position, mine.encode());
-  std::vector<std::string> by_rank(in_order.size());
-  for (size_t i = 0; i < in_order.size(); ++i) {
-    by_rank[static_cast<size_t>(order[i])] = in_order[i];
-  }
-  return by_rank;
-}
-
 /// All ranks, each for itself: the Fabric without rates; nothing if all hosts are near, or if the
 /// group has private links, which must be known from the beginning.
 std::string deferred(Group& group, const SurveyOptions& options) {
   const Membership& members = group.membership();
   if (members.has_private_networks()) return "";
   const Placement placement = placement_of(group);
-  const std::string mine = encode_latencies(latencies_of(group, placement));
-  std::vector<std::string> announcements;
+  const int hosts = static_cast<int>(placement.names.size());
   std::vector<Latency> latencies;
-  for (const std::string& text :
-       options.exchange(encode_list({Announcement{options.build, own_binding()}.encode(), mine}))) {
-    const std::vector<std::string> parts = decode_list(text);
-    if (parts.size() != 2) throw Error(ErrorCode::kMismatch, "a rank hands in other latencies");
-    announcements.push_back(parts[0]);
-    std::ranges::copy(decode_latencies(parts[1], static_cast<int>(placement.names.size())),
-                      std::back_inserter(latencies));
+  for (const std::string& theirs :
+       options.exchange(encode_latencies(latencies_of(group, placement)))) {
+    std::ranges::copy(decode_latencies(theirs, hosts), std::back_inserter(latencies));
   }
-  if (!take_long(latencies)) return "";
-  Surveyor surveyor(members.peer_infos(), std::move(announcements), options);
-  surveyor.hear();
-  return surveyor.without_rates(latencies);
+  return take_long(latencies) ? Surveyor(members.peer_infos(), options).without_rates(latencies)
+                              : "";
 }
 
 /// The text of the Fabric that all ranks parse.
@@ -288,15 +259,10 @@ std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions
                         std::string decision) {
   const std::vector<int> order = placement_of(*group).order();
   const auto position = static_cast<int>(std::ranges::find(order, group->rank()) - order.begin());
-  const std::vector<PeerInfo>& peer_infos = group->membership().peer_infos();
-  std::optional<Surveyor> surveyor;
+  Surveyor surveyor(group->membership().peer_infos(), options);
   if (decision.empty()) {
+    if (group->rank() == 0) decision = surveyor.decide();
     GroupCourier courier(group, kMaxFabricBytes, group->begun() + options.timeout);
-    std::vector<std::string> announcements = asked(courier, order, position, options);
-    if (group->rank() == 0) {
-      surveyor.emplace(peer_infos, std::move(announcements), options);
-      decision = surveyor->decide();
-    }
     decision = spread(courier, order, position, decision);
   }
   check_decision(decision);
@@ -307,11 +273,7 @@ std::string carried_out(const std::shared_ptr<Group>& group, const SurveyOptions
   if (decision != kProbe) return decision;
   const ProbeOptions how{.timeout = options.timeout};
   if (group->rank() != 0) return follow_probe(group, how);
-  if (!surveyor) {
-    surveyor.emplace(peer_infos, announcements_of(peer_infos), options);
-    surveyor->hear();
-  }
-  return surveyor->probe(group, how);
+  return surveyor.probe(group, how);
 }
 
 /// Collectives go over the links that the Fabric has and that are there, and between far hosts over
@@ -359,12 +321,12 @@ std::string announcement_of_process(const KnownFabric& known, bool has_servers) 
 }
 
 std::string decide_fabric(const std::vector<PeerInfo>& peer_infos, const SurveyOptions& options) {
-  return Surveyor(peer_infos, announcements_of(peer_infos), options).decide();
+  return Surveyor(peer_infos, options).decide();
 }
 
 std::string agreed_fabric(const std::vector<PeerInfo>& peer_infos, const KnownFabric& known,
                           const SurveyOptions& options) {
-  return Surveyor(peer_infos, announcements_of(peer_infos), options).agree(known);
+  return Surveyor(peer_infos, options).agree(known);
 }
 
 std::string probe_decision() {

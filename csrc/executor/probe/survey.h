@@ -1,10 +1,10 @@
 // Survey: how the ranks of a new group come to one and the same Fabric.
 //
-// The ranks tell rank 0 their build of q7x2 and what they are bound to. Rank 0 decides, and all
-// parse the text it gives out, so they hold equal Fabrics whatever they know or are set to
-// themselves. If rank 0 learns of all ranks first while they find each other (Bootstrap), that
-// costs no message: what the ranks say is on their peer infos, and what rank 0 decides comes with
-// them. Else both directions take ceil(log2 n) steps. It decides in this order:
+// Each rank says on its peer info which build of q7x2 it has and what it is bound to. Rank 0
+// decides, and all parse the text it gives out, so they hold equal Fabrics whatever they know or
+// are set to themselves. If rank 0 learns of all ranks first while they find each other
+// (Bootstrap), that costs no message: what it decides comes with the peer infos. Else it takes
+// ceil(log2 n) steps. It decides in this order:
 //
 //   1. the file that Q7X2_FABRIC names
 //   2. what this process has found for an earlier group on these hosts
@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include "base/build_id.h"
 #include "fabric/fabric.h"
 #include "transport/group/group.h"
 
@@ -39,7 +38,6 @@ struct SurveyOptions {
   /// that are far from each other measure latencies alone, and the Fabric `awaits_rates`
   /// (executor/probe/background_probe.h).
   std::function<std::vector<std::string>(const std::string& mine)> exchange = nullptr;
-  std::string build = build_id();             ///< ranks of another build are refused
   std::chrono::milliseconds timeout{30'000};  ///< for the making of the group, and for a probe
 };
 
