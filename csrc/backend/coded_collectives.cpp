@@ -8,7 +8,6 @@
 #include "executor/collective/plan_call.h"
 #include "kernels/codec/random.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/reduce.h"
 
 namespace q7x2::collectives {
 

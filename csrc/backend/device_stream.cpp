@@ -1,6 +1,5 @@
 #include "backend/device_stream.h"
 
-#include <string>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>

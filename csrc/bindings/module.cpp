@@ -1,6 +1,5 @@
 // The Python module q7x2._C.
 #include <string>
-#include <string_view>
 
 #include <torch/version.h>
 

@@ -5,12 +5,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 #include <system_error>
 #include <utility>
 

@@ -17,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include <hwloc.h>

@@ -6,7 +6,6 @@
 // appears under its name when it is complete: it is written under another name and renamed.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>

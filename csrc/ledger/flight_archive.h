@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "ledger/flight_reader.h"

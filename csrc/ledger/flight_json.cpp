@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "base/version.h"
 #include "ledger/call_signature.h"

@@ -10,7 +10,6 @@
 // when the ring contains no operation of it any more.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>

@@ -4,9 +4,7 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 
 #include "base/error.h"

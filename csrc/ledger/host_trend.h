@@ -9,7 +9,6 @@
 // at once.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>

@@ -11,7 +11,6 @@
 // All numbers are integers, so ranks with the same rates make the same decisions.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>

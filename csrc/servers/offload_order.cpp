@@ -1,7 +1,6 @@
 #include "servers/offload_order.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>

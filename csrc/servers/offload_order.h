@@ -17,7 +17,7 @@
 
 #include "executor/call/collective_call.h"
 #include "executor/sparse/sparse_call.h"
-#include "plan/choose/planner.h"
+#include "plan/choose/choice.h"
 #include "transport/group/group.h"
 #include "transport/task/task.h"
 

@@ -1,7 +1,6 @@
 #include "servers/server_group.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 #include <string_view>
@@ -9,7 +8,6 @@
 
 #include "base/build_id.h"
 #include "base/environment.h"
-#include "base/log.h"
 #include "executor/collective/collective.h"
 #include "executor/collective/plan_call.h"
 #include "executor/probe/courier.h"

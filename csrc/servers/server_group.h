@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,7 +33,6 @@
 #include "base/recent.h"
 #include "executor/call/collective_call.h"
 #include "executor/probe/survey.h"
-#include "executor/sparse/row_source.h"
 #include "executor/sparse/sparse_call.h"
 #include "fabric/fabric.h"
 #include "plan/choose/plan_cache.h"

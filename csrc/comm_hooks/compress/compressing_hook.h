@@ -1,8 +1,6 @@
 // The hook of all compressors: schedule, gradients of zeros, failures and roll-back.
 #pragma once
 
-#include <memory>
-
 #include "comm_hooks/compress/compressors.h"
 #include "comm_hooks/run/hook.h"
 

@@ -13,7 +13,6 @@
 
 #include <functional>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "comm_hooks/run/hook.h"

@@ -6,7 +6,6 @@
 #include <ctime>
 #include <map>
 #include <string>
-#include <vector>
 
 namespace q7x2 {
 

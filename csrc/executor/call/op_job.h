@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <list>
 #include <memory_resource>
-#include <utility>
 #include <vector>
 
 #include "executor/call/block_coder.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "executor/call/collective_call.h"
-#include "plan/choose/planner.h"
+#include "plan/choose/choice.h"
 #include "plan/ir/owner_ranges.h"
 
 namespace q7x2 {
@@ -23,7 +23,6 @@ class Slicing {
   /// For flat, coded calls: cuts slices and parts so that all owners receive messages of about the
   /// same length. `counts`: see OwnerRanges.
   void balance(std::span<const int32_t> counts);
-  bool is_balanced() const { return ranges_.has_value(); }
 
   size_t num_slices() const { return num_slices_; }
   /// Bytes of the longest region.

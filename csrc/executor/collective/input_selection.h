@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "executor/collective/call_run.h"
-#include "kernels/codec/codec.h"
 #include "transport/task/job.h"
 
 namespace q7x2 {

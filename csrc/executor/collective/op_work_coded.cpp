@@ -1,5 +1,4 @@
 // OpWork for coded blocks.
-#include <algorithm>
 
 #include "executor/collective/op_work.h"
 

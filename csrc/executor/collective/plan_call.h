@@ -5,9 +5,7 @@
 // detect it there. The call waits for its turn until it has the choice.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "executor/call/collective_call.h"

@@ -1,7 +1,6 @@
 #include "executor/collective/plan_prerequisites.h"
 
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "base/thread_turns.h"

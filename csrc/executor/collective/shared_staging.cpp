@@ -1,7 +1,5 @@
 #include "executor/collective/shared_staging.h"
 
-#include <utility>
-
 #include "transport/group/group.h"
 
 namespace q7x2 {

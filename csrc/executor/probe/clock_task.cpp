@@ -1,7 +1,5 @@
 #include "executor/probe/clock_task.h"
 
-#include <utility>
-
 #include "transport/run/runtime.h"
 
 namespace q7x2 {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "executor/probe/far_pairs.h"
 #include "transport/ucx/tag.h"

@@ -3,7 +3,6 @@
 // as the peer.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "executor/call/job_completion.h"
 #include "executor/call/op_job.h"

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <optional>
 #include <span>

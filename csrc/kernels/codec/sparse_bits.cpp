@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/codec/sparse.h"
-#include "kernels/codec/sparse_elements.h"
 
 namespace q7x2 {
 

@@ -1,7 +1,6 @@
 // The length of bodies, and the dispatch of the value stage to an instruction set.
 #include "kernels/codec/value_codec.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>

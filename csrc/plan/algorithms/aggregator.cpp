@@ -17,7 +17,6 @@
 // are outside the group.
 #include <algorithm>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"

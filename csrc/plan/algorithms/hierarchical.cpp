@@ -24,7 +24,6 @@
 // Thakur, Rabenseifner and Gropp, 2005, for SMP clusters; Cho et al., "BlueConnect: decomposing
 // all-reduce for deep learning on heterogeneous network hierarchy", 2019, for k = all.
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>

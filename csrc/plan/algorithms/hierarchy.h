@@ -11,7 +11,6 @@
 #include "fabric/fabric.h"
 #include "plan/algorithms/order.h"
 #include "plan/algorithms/recursive_doubling.h"
-#include "plan/cost/plan_rounds.h"
 #include "plan/ir/schedule.h"
 #include "plan/ir/tree.h"
 

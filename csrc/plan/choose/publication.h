@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/choose/planner.h"
+#include "plan/choose/choice.h"
 
 namespace q7x2 {
 

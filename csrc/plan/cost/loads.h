@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include "fabric/fabric.h"
 #include "fabric/routes.h"
 #include "plan/ir/plan.h"
 

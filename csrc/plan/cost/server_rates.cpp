@@ -1,7 +1,6 @@
 #include "plan/cost/server_rates.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "fabric/fabric.h"
 #include "plan/cost/network.h"

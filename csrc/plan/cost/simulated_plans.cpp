@@ -1,7 +1,6 @@
 #include "plan/cost/simulated_plans.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <string>

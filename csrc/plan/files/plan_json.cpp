@@ -1,6 +1,5 @@
 #include "plan/files/plan_json.h"
 
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

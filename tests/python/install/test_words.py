@@ -25,9 +25,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[3]
 # Folders that still have such words, by their beginnings. A folder goes when it has none, and none
 # is added.
-NOT_YET = (
-    "csrc/transport/bootstrap/",
-)
+NOT_YET = ("csrc/transport/bootstrap/",)
 # Folders in which comments behind code still begin with a relative pronoun.
 RELATIVE_NOT_YET = (*NOT_YET, "csrc/transport/")
 WORDS = (
