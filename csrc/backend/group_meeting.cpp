@@ -164,6 +164,7 @@ void ProcessGroupQ7x2::meet(Bootstrap& bootstrap, GroupTerms terms, const LearnF
   const bool refine = refines(*options_);
   const std::chrono::milliseconds pause = pause_of_reactions(refine);
   OwnPlans own_plans = plan_files_of_environment();
+  terms.attached_hook = environment("Q7X2_ATTACH");
   terms.algorithms = to_string(parse_algorithms(algorithms_of_group()));
   if (const std::string names = names_of(own_plans, size_); !names.empty()) {
     terms.algorithms += (terms.algorithms.empty() ? "" : " and ") + names;

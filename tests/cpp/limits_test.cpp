@@ -174,25 +174,34 @@ TEST(Limits, ACallOnAFailedGroupHasItsOwnNumber) {
   });
 }
 
-TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
-  run_ranks(3, [](Rank& rank) {
+/// Three ranks, of which the last one has other terms, make no group.
+void expect_refusal(const GroupTerms& terms, const GroupTerms& other,
+                    const std::vector<std::string>& texts) {
+  run_ranks(3, [&](Rank& rank) {
     test::ScriptedBootstrap bootstrap(rank, [&](const std::string& what, const std::string& mine) {
       rank.put(what, mine);
       return std::vector{rank.get(0, what), rank.get(1, what), rank.get(2, what)};
     });
-    const std::string mine = rank.rank == 2 ? "sra" : "ring";
     try {
-      make_group(rank.runtime(), rank.rank, 3, "g", bootstrap, {.algorithms = mine});
+      make_group(rank.runtime(), rank.rank, 3, "g", bootstrap, rank.rank == 2 ? other : terms);
       FAIL() << "the ranks agree";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-      const std::string text = error.what();
-      EXPECT_NE(text.find("ranks 0 and 2"), std::string::npos) << text;
-      EXPECT_NE(text.find("'ring' and 'sra'"), std::string::npos) << text;
-      EXPECT_NE(text.find("Q7X2_ALGO"), std::string::npos) << text;
+      const std::string said = error.what();
+      for (const std::string& text : texts) EXPECT_NE(said.find(text), std::string::npos) << said;
     }
     rank.barrier();
   });
+}
+
+TEST(Limits, RanksThatAreConfinedToDifferentAlgorithmsMakeNoGroup) {
+  expect_refusal({.algorithms = "ring"}, {.algorithms = "sra"},
+                 {"ranks 0 and 2", "'ring' and 'sra'", "Q7X2_ALGO"});
+}
+
+TEST(Limits, RanksThatAttachDifferentHooksMakeNoGroup) {
+  expect_refusal({.attached_hook = "int8"}, {.attached_hook = ""},
+                 {"ranks 0 and 2", "'int8' and ''", "Q7X2_ATTACH"});
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ PeerInfo example() {
   peer_info.device_path = DevicePath::kDirect;
   peer_info.device_memory = DeviceMemory::kMapped;
   peer_info.algorithms = "ring,aggregator:2";
+  peer_info.attached_hook = "PowerSGD(rank=4)";
   peer_info.memory = std::string("\0key", 4);
   peer_info.renewed = {{0xfedcba9876543210ULL, 3, 2, 1}};
   return peer_info;
@@ -51,6 +52,7 @@ void expect_equal(const PeerInfo& a, const PeerInfo& b) {
   EXPECT_EQ(a.device_path, b.device_path);
   EXPECT_EQ(a.device_memory, b.device_memory);
   EXPECT_EQ(a.algorithms, b.algorithms);
+  EXPECT_EQ(a.attached_hook, b.attached_hook);
   EXPECT_EQ(a.memory, b.memory);
   ASSERT_EQ(a.rails.size(), b.rails.size());
   for (size_t i = 0; i < a.rails.size(); ++i) {

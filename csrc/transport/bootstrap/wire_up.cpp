@@ -187,6 +187,7 @@ PeerInfo WireUp::make_peer_info() {
   peer_info.slot = static_cast<uint16_t>(slot_);
   peer_info.world_size = static_cast<uint16_t>(world_size_);
   peer_info.algorithms = terms_.algorithms;
+  peer_info.attached_hook = terms_.attached_hook;
   peer_info.device_path = terms_.device_path;
   peer_info.announcement = terms_.announcement;
   // Before it is known whether anyone shares this host, since that spares an exchange.
@@ -224,6 +225,12 @@ std::vector<PeerInfo> WireUp::verified(const std::vector<std::string>& bytes) co
               last.algorithms +
               "': Q7X2_ALGO and q7x2.Options(algorithms=...), and the files of Q7X2_PLAN, must be "
               "the same on all ranks");
+    }
+    if (const PeerInfo& first = peer_infos.front(); last.attached_hook != first.attached_hook) {
+      throw Error(ErrorCode::kMismatch,
+                  "ranks 0 and " + std::to_string(peer_infos.size() - 1) + " of group '" + name_ +
+                      "' have different Q7X2_ATTACH, '" + first.attached_hook + "' and '" +
+                      last.attached_hook + "': it must be the same on all ranks");
     }
   }
   refuse_mixed_encryption(peer_infos, name_);

@@ -29,6 +29,7 @@ class Runtime;
 struct GroupTerms {
   bool eager = false;                          ///< connects to all ranks at once, not on first use
   std::string algorithms = {};                 ///< to which this rank's collectives are confined
+  std::string attached_hook = {};              ///< Q7X2_ATTACH, which all ranks must agree on
   DevicePath device_path = DevicePath::kAuto;  ///< as this rank was told
   /// What the layers above say of this rank (PeerInfo::announcement).
   std::string announcement = {};

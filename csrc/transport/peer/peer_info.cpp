@@ -44,6 +44,7 @@ std::string PeerInfo::encode() const {
   out.put(device_path);
   out.put(device_memory);
   out.put(algorithms);
+  out.put(attached_hook);
   out.put(memory);
   out.put(announcement);
   out.put(encode_renewed(renewed));
@@ -101,6 +102,7 @@ PeerInfo PeerInfo::decode(std::string_view bytes) {
   peer_info.device_memory =
       in.get_between(DeviceMemory::kNone, DeviceMemory::kMapped, "a use of devices' memory");
   peer_info.algorithms = in.get_string();
+  peer_info.attached_hook = in.get_string();
   peer_info.memory = in.get_string();
   peer_info.announcement = in.get_string();
   peer_info.renewed = decode_renewed(in.get_string());

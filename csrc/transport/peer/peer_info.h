@@ -34,8 +34,9 @@ struct PeerInfo {
   std::string transports;         ///< that UCX may use in this process: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< the group's, as given to this rank
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
-  std::string algorithms;  ///< the only ones allowed for collectives, "ring,sra"; empty: all
-  std::string memory;      ///< key of its ShmChannel's segment; empty if it has no segment yet
+  std::string algorithms;     ///< the only ones allowed for collectives, "ring,sra"; empty: all
+  std::string attached_hook;  ///< Q7X2_ATTACH
+  std::string memory;         ///< key of its ShmChannel's segment; empty if it has no segment yet
   /// What the layers above the transport say of the rank in this group; see WireUp.
   std::string announcement;
   /// Connections that the rank will not use any more because they broke: the other process, the
