@@ -29,13 +29,13 @@ inline constexpr std::chrono::minutes kDoubtfulAge{10};
 /// also than kDoubtfulAge.
 bool is_young(const Fabric& fabric, std::chrono::seconds max_age);
 
-/// The entry of the catalogue in `file`, if it is young. An entry that cannot be read does not
-/// count: it will be replaced.
+/// What the catalogue has in `file`, if it is young. An entry that cannot be read is ignored, and
+/// will be replaced.
 std::optional<Fabric> catalogued(const std::string& file, std::chrono::seconds max_age);
 
 /// Adds the tuned times of `measured`, which has these and no others, to the entry of its hosts;
-/// see Fabric::learn. If there is no young entry, `measured` becomes the entry if it is the result
-/// of a probe. Returns false if there is no entry to write. Throws as write_fabric does.
+/// see Fabric::learn. If there is none that is young, `measured` becomes the entry if it comes
+/// from a probe. Returns false if there is no such entry to write. Throws as write_fabric does.
 bool catalogue_times(const Fabric& measured, std::chrono::seconds max_age);
 
 /// The Fabric of ranks on the hosts `host_of[rank]`, made of those of `known`: the host with the

@@ -14,8 +14,8 @@ namespace {
 /// some hundred microseconds at most.
 constexpr double kTimes = 2.5;
 constexpr double kLeast = 250e-6;
-/// Two groups join if at least this share of the pings between them is near. Other work makes a
-/// ping longer and nothing makes it shorter, so few near pings say more than many far ones.
+/// Two groups join if this share of the pings between them is near. Other work makes a ping longer
+/// and nothing makes it shorter, so few that are near say more than many that are far.
 constexpr double kNearEnough = 0.25;
 /// Rounds of least squares. Each takes away most of what is left of the error.
 constexpr int kRounds = 32;

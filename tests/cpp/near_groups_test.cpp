@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "executor/probe/probe.h"
+#include "executor/probe/tournament.h"
 #include "fabric/infer.h"
 #include "fabric/routes.h"
 

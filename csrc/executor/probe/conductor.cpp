@@ -117,7 +117,7 @@ class Conductor {
   }
 
   int host_of(int rank) const { return placement_.host_of[static_cast<size_t>(rank)]; }
-  /// The round trip between the hosts of two ranks, over the network that all share; 0: unknown.
+  /// Round trip between the hosts of two ranks, over the network that all share; 0 if unknown.
   double round_trip(const Meeting& meeting) const {
     const auto found =
         round_trips_.find(unordered(host_of(meeting.first), host_of(meeting.second)));

@@ -19,7 +19,7 @@ class PipeWatch {
 
   /// At `now` that many bytes have been acknowledged in all; in the order of time.
   void acknowledged(TimePoint now, size_t bytes);
-  /// Also true after the largest number of round trips or bytes of a stream.
+  /// Also true after the most round trips or bytes that a stream may have.
   bool is_full() const;
   /// Bytes that may be on the way: as many more as have been acknowledged, so that TCP can double
   /// what it sends; once it grows no more, twice as many as the best round trip brought.

@@ -35,7 +35,7 @@ class CostModel::Cores {
     sums_[machine] += time;
   }
 
-  /// The time of all that was added. Forgets it.
+  /// Returns the time of all that was added, and forgets it.
   Time take() {
     Time time = std::exchange(busiest_, {});
     for (const size_t machine : touched_) {
@@ -288,7 +288,7 @@ double CostModel::selection(const SimulatedCall& call) const {
 }
 
 double CostModel::seconds(const Step& step, double slice) const {
-  // If a slice has few elements, most parts are empty, and so are their messages.
+  // Most parts of a slice of a few elements are empty, and so are their messages.
   const double filled = std::min(1.0, slice / model::kElementBytes / parts_);
   const double arrivals = std::max(step.least_arrivals, step.arrivals * filled);
   const double departures = std::max(step.least_departures, step.departures * filled);
@@ -364,7 +364,7 @@ Prediction CostModel::predict(const SimulatedCall& call) const {
   }
   const double slices =
       std::max(1.0, bytes / static_cast<double>(std::max<size_t>(call.slice_bytes, 1)));
-  // If a slice has few elements, most parts are empty: nobody sends or receives them.
+  // Most parts of a slice of a few elements are empty. No rank sends or receives them.
   const double filled = std::min(1.0, std::max(slice, 1.0) / model::kElementBytes / parts_);
   for (size_t i = 0; i < machine_time_.size(); ++i) {
     const double busy =

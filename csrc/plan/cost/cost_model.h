@@ -76,13 +76,13 @@ class CostModel {
     double arrivals = 1;          // and that it receives
     double least_departures = 1;  // the same if most parts are empty
     double least_arrivals = 1;
-    // The times of the busiest core; fixed is for all messages.
+    // Times of the busiest core; `fixed` is for all messages.
     Time out = {};
     Time in = {};
     Time both = {};
     Time fold = {};
   };
-  /// The window of a connection that does not fill its route.
+  /// A connection that does not fill its route.
   struct Window {
     double share = 0;  ///< its share of the call's bytes
     double rate = 0;   ///< bytes per second
@@ -111,7 +111,7 @@ class CostModel {
   const CodingCost coding_;
   std::vector<Step> steps_;
   std::vector<Span> spans_;
-  /// The time of the busiest resource, for a byte of a slice.
+  /// Seconds of the busiest resource per byte of a slice.
   double wire_seconds(double slice) const;
   bool is_long(double share, double slice) const;
 

@@ -29,7 +29,7 @@ inline constexpr double kFirstFlight = 14480;
 /// What the elements of a flat buffer usually are; decides who gets a part of a tiny one.
 inline constexpr size_t kElementBytes = 4;
 
-/// Number of round trips that a connection waits for acknowledgements, until it has sent `bytes`
+/// Number of round trips in which a connection waits for acknowledgements until it has sent `bytes`
 /// after a silence (slow start).
 inline int slow_start_rounds(double bytes) {
   int rounds = 0;

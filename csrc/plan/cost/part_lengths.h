@@ -23,7 +23,7 @@ class PartLengths {
     }
   }
 
-  /// The length of the part that gives an op its length.
+  /// Bytes of the part that gives an op its length.
   size_t of(const Op& op) const { return of(op.length_of.index); }
   bool are_equal() const {
     return std::ranges::all_of(flat_, [&](size_t bytes) { return bytes == flat_[0]; });

@@ -14,7 +14,7 @@ namespace q7x2 {
 struct CodingCost {
   static constexpr double kAtOnce = std::numeric_limits<double>::infinity();
 
-  /// The cost of a message; rates are in bytes of elements per second, on one core.
+  /// Costs of a message. Rates are in bytes of elements per second, on one core.
   struct Message {
     double ratio = 1;  ///< coded bytes for a byte of elements
     double encode_rate = kAtOnce;
@@ -27,7 +27,7 @@ struct CodingCost {
   /// longer sums. Sums of sparse contributions fill up.
   std::vector<Message> messages = {{}};
   double select_rate = kAtOnce;  ///< rate of the pass over the tensor before anything is sent
-  /// The bytes of the elements that share a scale. All parts but the last ones have whole groups.
+  /// Bytes of the elements that share a scale. All parts but the last ones hold whole groups.
   size_t group_bytes = 4096;
 
   const Message& of(size_t contributions) const {

@@ -48,7 +48,7 @@ class Tally {
   double mean_alpha() const { return messages_ > 0 ? alpha_sum_ / messages_ : 0; }
   double longest_far() const { return longest_far_; }
   double messages() const { return messages_; }
-  /// Number of hosts that send to one, in all rounds so far, by resource.
+  /// Number of hosts that send to one, by resource, over all rounds so far.
   const std::vector<int>& senders() const { return senders_; }
 
  private:
@@ -100,13 +100,13 @@ class Tally {
   double longest_far_ = 0;
   double messages_ = 0;
   std::vector<bool> is_loaded_;
-  // The ends of a cross; all zero between two crosses.
+  // Bytes of a cross; all are zero between two crosses.
   struct Ends {
     double from = 0, to = 0;
   };
   std::vector<Ends> on_host_, in_rack_;
   std::vector<Peers> left_out_from_, left_out_to_;  // by rank
-  // The present round.
+  // State of the present round.
   Edges coded_ = Edges::kNone;
   double ratio_ = 1;
 };
