@@ -90,7 +90,8 @@ struct Path final : FrameSink {
   IncomingMessages::Body place(const Frame& chunk) override { return incoming.place(chunk); }
   void on_chunk(const IncomingMessages::Body& body) override { incoming.on_chunk(body); }
   void on_frame(const Frame& frame, std::string_view body) override {
-    if (frame.kind == FrameKind::kEnvelope) incoming.on_envelope(frame, body);
+    if (frame.kind == FrameKind::kEnvelope || frame.kind == FrameKind::kNotice)
+      incoming.on_envelope(frame, body);
     if (frame.kind == FrameKind::kAck) outgoing.acknowledge(frame, decode_ranges(body), {});
     if (frame.kind == FrameKind::kGrant) outgoing.grant(frame.message);
   }
@@ -107,8 +108,9 @@ struct Path final : FrameSink {
   std::unique_ptr<std::byte[]> sent = std::make_unique<std::byte[]>(800);
   StreamMatcher matcher{on_complete};
   FrameReader reader;
-  IncomingMessages incoming{
-      matcher, kBounce, [this](const IncomingMessage& message) { reader.release(message); }, [] {}};
+  IncomingMessages incoming{matcher, kBounce,
+                            [this](const IncomingMessage& message) { reader.release(message); },
+                            [] {}, [](const StreamNotice&) {}};
   OutgoingMessages outgoing{options, on_complete, [](uint64_t) {}};
 };
 

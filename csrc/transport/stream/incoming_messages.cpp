@@ -45,8 +45,13 @@ void IncomingMessages::on_envelope(const Frame& frame, std::string_view body) {
   }
   IncomingMessage& message = message_of(frame);
   if (message.has_envelope) return;
+  if (frame.kind == FrameKind::kNotice) {
+    uint64_t bytes = 0;  // of notices that are not whole yet, which have memory
+    for (const auto& [number, other] : messages_) bytes += other->is_notice ? other->total : 0;
+    check(bytes + frame.total <= Frame::kMaxNotice, "more than notices may be");
+    message.is_notice = true;
+  }
   message.tag = frame.value;
-  message.is_notice = frame.kind == FrameKind::kNotice;
   message.has_envelope = true;
   if (!body.empty() && message.received.empty()) {
     message.bounce = std::make_shared_for_overwrite<std::byte[]>(body.size());
