@@ -33,6 +33,8 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+from q7x2._backend import create_backend  # now: a process without file descriptors imports nothing
+
 _NAME = "q7x2"
 
 _inherited_world: Any = None
@@ -75,8 +77,6 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
         from q7x2._core import config_file
 
         config_file.apply()
-    from q7x2._backend import create_backend
-
     if os.environ.get("Q7X2_ATTACH"):
         from q7x2._attach_all import follow_models
 

@@ -46,7 +46,7 @@ void IncomingMessages::on_envelope(const Frame& frame, std::string_view body) {
   IncomingMessage& message = message_of(frame);
   if (message.has_envelope) return;
   if (frame.kind == FrameKind::kNotice) {
-    uint64_t bytes = 0;  // of notices that are not whole yet, which have memory
+    uint64_t bytes = 0;  // which notices that are not whole yet occupy
     for (const auto& [number, other] : messages_) bytes += other->is_notice ? other->total : 0;
     check(bytes + frame.total <= Frame::kMaxNotice, "more than notices may be");
     message.is_notice = true;

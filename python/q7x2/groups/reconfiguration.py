@@ -115,7 +115,8 @@ def reconfigure(
         timeout = _DEFAULT_TIMEOUT if old is None else old.options._timeout
     timeout = duration_of("timeout", timeout)
     if isinstance(handles, str) or not isinstance(handles, (Sequence, AbstractSet)):
-        raise TypeError(f"handles must be a sequence or a set of handles, got {handles!r}")
+        got = "one text" if isinstance(handles, str) else repr(handles)
+        raise TypeError(f"handles must be a sequence or a set of handles, got {got}")
     store = HashStore()  # a process group of torch has one; nothing is ever put into it
     backend = load().reconfigure(
         store, str(uuid), list(handles), not isinstance(handles, AbstractSet), timeout, old, options

@@ -231,7 +231,7 @@ def test_wrong_arguments(world_size: int, shared: str) -> None:
     assert "damaged" in error_of(lambda: q7x2.reconfigure(1, [own, other + "00"]))
     with pytest.raises(ValueError, match="timeout must be positive"):
         q7x2.reconfigure(1, handles, timeout=0)
-    with pytest.raises(ValueError, match="got one text"):
+    with pytest.raises(TypeError, match="got one text"):
         q7x2.reconfigure(1, own)
     check_group(q7x2.reconfigure(1, handles, timeout=NEVER))  # nothing of that has used the uuid
 

@@ -67,7 +67,9 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("q7x2", "ric
 print("libucp" in open("/proc/self/maps").read())
 print(torch.distributed.is_backend_available("q7x2"))
 """
-    assert output(code, sys.executable) == "['q7x2', 'q7x2._autoload']\nFalse\nTrue"
+    assert (
+        output(code, sys.executable) == "['q7x2', 'q7x2._autoload', 'q7x2._backend']\nFalse\nTrue"
+    )
 
 
 def test_an_explicit_import_registers_where_autoload_is_off() -> None:
