@@ -27,7 +27,6 @@ import itertools
 import json
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,8 +86,7 @@ METHODS = {
     )
 }
 TRAINED = tuple(label for label, method in METHODS.items() if method.every)
-# All groups of a process share what it has found out about the line, and that depends on
-# Q7X2_STREAMS.
+# Groups of a process share what it knows about the line, which depends on Q7X2_STREAMS.
 IN_TURNS = tuple(label for label in METHODS if label != ONE_CONNECTION)
 
 OPTIONS = {
@@ -328,12 +326,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _gradients(row: Mapping[str, Any]) -> str:
     """How many bytes of gradients a step has, and how long the line needs for them."""
     size = 4 * row["parameters"]
-    rate = re.search(r"rate (\S+),", row["topology"])
-    assert rate is not None
-    seconds = 8 * size / bits_per_second(rate[1])
+    rate = bits_per_second(row["topology"].partition("rate ")[2].partition(",")[0])
     return (
         f"The model has {size / 4e6:.1f} million parameters. The line carries their "
-        f"{size / 1e6:.1f} MB of gradients in {report.duration(seconds)} at best."
+        f"{size / 1e6:.1f} MB of gradients in {report.duration(8 * size / rate)} at best."
     )
 
 

@@ -224,7 +224,6 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// Meets the other ranks through the store, or directly if they know each other.
   void meet_all();
   static SurveyOptions survey_options(std::chrono::milliseconds timeout);
-  /// `servers`: see SurveyOptions; null: no servers.
   /// Whether this rank may invite servers: rank 0 of a group of a job.
   bool invites_servers() const { return rank_ == 0 && size_ > 1 && options_->in_job; }
   /// The only algorithms that the group may use.

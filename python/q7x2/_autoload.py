@@ -73,10 +73,9 @@ def _create_backend(dist_backend_opts: Any, options: Any) -> Any:
             "destroy_process_group() there, which leaves the parent's group alone, and then "
             "init_process_group() with a store of its own"
         )
-    if os.environ.get("Q7X2_CONFIG"):
-        from q7x2._core import config_file
+    from q7x2._core.extension import load
 
-        config_file.apply()
+    load()  # first: it reads the file that may hold the variable
     if os.environ.get("Q7X2_ATTACH"):
         from q7x2._attach_all import follow_models
 

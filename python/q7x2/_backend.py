@@ -21,16 +21,14 @@ def create_backend(given: Any, options: Any, *, in_job: bool = False) -> Any:
         ValueError: An option, or a variable of the ledger or of OpenTelemetry, has a bad value.
         torch.distributed.DistBackendError: The group could not be made.
     """
-    from q7x2._core import config_file
     from q7x2._core.extension import load
 
-    config_file.apply()
+    native = load()  # first: it reads the file that may hold the variables
     if _has_telemetry():
         from q7x2.observe.opentelemetry import export_to_opentelemetry
 
         export_to_opentelemetry()
     directory = os.environ.get("Q7X2_LEDGER", "")
-    native = load()
     from q7x2._core.variables import warn_of_unknown  # load() has imported it
 
     warn_of_unknown()

@@ -7,38 +7,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from q7x2.ledger.reader import Ledger
+from q7x2.ledger.recorded import COLUMNS, RecordedOperation
 from q7x2.ledger.samples import Sample
 
 # How many of the newest operations of a ledger are read.
 _MOST_OPERATIONS = 20_000
-
-
-class _Operation(NamedTuple):
-    """What is read of an operation: columns of the table, or ``_EXPRESSIONS``."""
-
-    runtime: int
-    pg: int
-    operation: str
-    internal: int
-    plan: str | None
-    codec: str | None
-    bytes: int
-    sent_network: int
-    sent_memory: int
-    started_ns: int | None
-    finished_ns: int
-    waited_ns: int
-    waited_for: int | None
-    waited_percent: int
-    predicted_ns: int | None
-    error: str | None
-
-
-_EXPRESSIONS = {"bytes": "MAX(input_bytes, output_bytes)"}
-_COLUMNS = [_EXPRESSIONS.get(name, name) for name in _Operation._fields]
 
 
 @dataclasses.dataclass
@@ -110,8 +85,8 @@ def look(ledgers: Sequence[Ledger], window: float) -> Live:
         groups = ledger.groups()
         waits: defaultdict[int, float] = defaultdict(float)
         count = failed = network = memory = took = waited = 0
-        newest = ledger.newest(_COLUMNS, _MOST_OPERATIONS, end - length)
-        for each in map(_Operation._make, newest):
+        newest = ledger.newest(COLUMNS, _MOST_OPERATIONS, end - length)
+        for each in map(RecordedOperation._make, newest):
             count += 1
             network += each.sent_network
             memory += each.sent_memory

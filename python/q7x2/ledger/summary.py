@@ -7,48 +7,16 @@ import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from q7x2.ledger.reader import Ledger
+from q7x2.ledger.recorded import COLUMNS, RecordedOperation
 
 PHASES = ("waited", "copy", "reduce", "encode", "decode", "other")
 """The phases of an operation from its start to its end; ``other`` is what remains: a job
 waits for a thread, or its thread for a processor."""
 
 _MOST_BINS = 60
-
-
-class _Operation(NamedTuple):
-    """What is read of an operation: columns of the table, or ``_EXPRESSIONS``."""
-
-    runtime: int
-    pg: int
-    operation: str
-    internal: int
-    plan: str | None
-    codec: str | None
-    bytes: int
-    sent_network: int
-    sent_memory: int
-    error: str | None
-    started_ns: int | None
-    finished_ns: int
-    predicted_ns: int | None
-    waited_for: int | None
-    waited_percent: int
-    waited_ns: int
-    copy_ns: int
-    reduce_ns: int
-    encode_ns: int
-    decode_ns: int
-
-    def phases(self) -> list[int]:
-        """Nanoseconds of all ``PHASES`` but the last."""
-        return [self.waited_ns, self.copy_ns, self.reduce_ns, self.encode_ns, self.decode_ns]
-
-
-_EXPRESSIONS = {"bytes": "MAX(input_bytes, output_bytes)"}
-_COLUMNS = [_EXPRESSIONS.get(name, name) for name in _Operation._fields]
 
 
 @dataclasses.dataclass
@@ -152,7 +120,7 @@ class _Collector:
             if known["failure"]:
                 self._failures.add(f"group '{known['name']}': {known['failure']}")
         waits: defaultdict[tuple[int, int, int], float] = defaultdict(float)
-        for each in map(_Operation._make, ledger.rows(_COLUMNS)):
+        for each in map(RecordedOperation._make, ledger.rows(COLUMNS)):
             group = groups.get((each.runtime, each.pg))
             self._count("unknown" if group is None else group["name"], each)
             if each.started_ns is not None:
@@ -167,7 +135,7 @@ class _Collector:
         totals.sent_network, totals.sent_memory = ledger.sent()
         self._ranks.append(totals)
 
-    def _count(self, group: str, each: _Operation) -> None:
+    def _count(self, group: str, each: RecordedOperation) -> None:
         size = each.bytes
         key = group, each.operation, each.internal, each.plan, each.codec, size.bit_length()
         kind = self._kinds.get(key)
