@@ -171,6 +171,32 @@ TEST(FarPairs, AMessageThatSeemsToTakeNoTimeSaysNothing) {
   EXPECT_LT(fast[0].rate, 1e10);
 }
 
+// Many connections need no train: what they carried is what they can carry.
+TEST(FarPairs, AStreamWithoutATrainHasTheRateOfItsLine) {
+  const auto flows = far_flows({{.from = 0, .to = 2, .warm = 20e6, .round_trip = 0.1},
+                                {.from = 1, .to = 3, .warm = 5e6, .round_trip = 0.1}},
+                               {0, 0, 1, 1});
+  for (const FarFlow& flow : flows) {
+    EXPECT_NEAR(flow.rate, 12.5e6, 1);
+    EXPECT_EQ(flow.window, 0);
+  }
+}
+
+// What one stream of a line loses, another one gets.
+TEST(FarPairs, ALineScattersLessThanItsStreams) {
+  const FarStream one{.from = 0, .to = 4, .warm = 5e6, .round_trip = 0.1, .spread = 1.5};
+  EXPECT_NEAR(far_flows({one}, {0, 0, 0, 0, 1})[0].spread, 1.5, 1e-9);
+  std::vector<FarStream> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(one);
+    streams.back().from = i;
+  }
+  for (const FarFlow& flow : far_flows(streams, {0, 0, 0, 0, 1})) {
+    EXPECT_NEAR(flow.spread, 0.75, 1e-9);
+  }
+  EXPECT_EQ(far_flows({{.from = 0, .to = 1, .spread = 1}}, {0, 1})[0].spread, 0);
+}
+
 TEST(FarPairs, HostsThatAreAllFarFromEachOtherAreSitesOfTheirOwn) {
   EXPECT_EQ(sites_of(2, {{0, 1, 0.1, 0.1, 0}}), (std::vector<int>{0, 1}));
   EXPECT_EQ(sites_of(2, {{0, 1, 1e-4, 0.1, 0}}), (std::vector<int>{0, 0}));

@@ -106,6 +106,24 @@ TEST(StreamMeter, BetweenFarHostsTheRateIsThatOfTheMessages) {
   }
 }
 
+// What several connections carry arrives in bursts: one of them waits for a lost packet, and all
+// that the others brought meanwhile follows at once.
+TEST(StreamMeter, BurstsBetweenFarHostsDoNotMakeARate) {
+  constexpr double kRoundTrip = 0.1;
+  for (const double pause : {0.02, 0.09, 0.15, 0.25}) {
+    StreamMeter meter(kSeconds, kRoundTrip);
+    const auto burst = static_cast<int>(pause / kPerMessage);
+    for (int round = 0; round < 40; ++round) {
+      for (int i = 0; i < burst; ++i) {
+        const std::chrono::duration<double> time(round * pause + i * 1e-6);
+        meter.passed(TimePoint(std::chrono::duration_cast<Clock::duration>(time)), kMessage);
+      }
+    }
+    EXPECT_NEAR(meter.steady_rate(), kRate, 0.1 * kRate) << pause;
+    EXPECT_LT(meter.spread(), 1.2) << pause;
+  }
+}
+
 TEST(StreamMeter, NothingHasNoRate) {
   EXPECT_EQ(StreamMeter(kSeconds).steady_rate(), 0);
   EXPECT_EQ(StreamMeter(kSeconds).whole_rate(), 0);

@@ -176,38 +176,34 @@ class Conductor {
     return best;
   }
 
-  /// Two flows for each meeting, there and back. Far hosts stream while near ones do, first there
-  /// and then back.
+  /// Two flows for each meeting, there and back. Far hosts stream while near ones do, over UCX
+  /// first there and then back.
   std::vector<Measurements::Flow> stream_once(const std::vector<Meeting>& meetings, double seconds,
                                               Wire wire) {
-    std::vector<std::pair<Meeting, Order>> orders;
     std::vector<Meeting> far;
+    std::vector<std::pair<Meeting, Order>> orders;
     for (const Meeting& meeting : meetings) {
-      const bool goes_one_way = wire == Wire::kShared && is_far(round_trip(meeting));
-      if (goes_one_way) far.push_back(meeting);
-      orders.emplace_back(meeting, stream_order(meeting, seconds, wire, goes_one_way));
+      if (wire == Wire::kShared && is_far(round_trip(meeting))) {
+        far.push_back(meeting);
+      } else {
+        orders.emplace_back(meeting, stream_order(meeting, seconds, wire));
+      }
     }
-    const auto reports = meet(orders);
+    for (const auto& each : far_orders(far)) orders.push_back(each);
+    auto reports = meet(orders);
     std::vector<Measurements::Flow> flows;
     for (const auto& [a, b] : meetings) {
       for (const auto& [from, to] : {Meeting(a, b), Meeting(b, a)}) {
         flows.push_back(flow_of(from, to, reports, wire));
       }
     }
-    if (far.empty()) return flows;
     std::vector<FarStream> measured;
-    std::vector<double> spreads;
-    for (const bool goes_back : {false, true}) {
-      std::vector<Meeting> way = far;
-      if (goes_back) {
-        for (auto& [from, to] : way) std::swap(from, to);
-      }
-      orders.clear();
-      for (const Meeting& meeting : way) {
-        orders.emplace_back(meeting, stream_order(meeting, seconds, wire, true));
-      }
-      send_trains(way, goes_back ? meet(orders) : reports, measured, spreads);
-    }
+    send_trains(far, reports, measured);
+    for (auto& [from, to] : far) std::swap(from, to);
+    orders = far_orders(far);
+    std::erase_if(orders, [this](const auto& each) { return streams_both_ways(each.first); });
+    for (const auto& [rank, report] : meet(orders)) reports[rank] = report;
+    send_trains(far, reports, measured);
     const auto found = far_flows(measured, sites_of(ranks_of_.size(), measured_.pings));
     for (size_t i = 0; i < found.size(); ++i) {
       const auto same = std::ranges::find_if(flows, [&](const Measurements::Flow& flow) {
@@ -215,7 +211,7 @@ class Conductor {
       });
       same->rate = found[i].rate;
       same->window = found[i].window;
-      same->spread = spreads[i];
+      same->spread = found[i].spread;
     }
     return flows;
   }
@@ -229,11 +225,34 @@ class Conductor {
     return static_cast<int32_t>(streams ? Wire::kStream : wire);
   }
 
-  Order stream_order(const Meeting& meeting, double seconds, Wire wire, bool is_far) {
-    return {.act = Order::Act::kStream,
-            .wire = carrier(meeting, wire),
-            .seconds = seconds,
-            .round_trip = is_far ? round_trip(meeting) : 0};
+  bool streams_both_ways(const Meeting& far) {
+    return carrier(far, Wire::kShared) == static_cast<int32_t>(Wire::kStream);
+  }
+
+  Order stream_order(const Meeting& meeting, double seconds, Wire wire) {
+    return {.act = Order::Act::kStream, .wire = carrier(meeting, wire), .seconds = seconds};
+  }
+
+  /// For streams between far hosts. Those that share a line, if only there and back, all take the
+  /// same time, so that they have it together until the end.
+  std::vector<std::pair<Meeting, Order>> far_orders(const std::vector<Meeting>& far) {
+    const std::vector<int> sites = sites_of(ranks_of_.size(), measured_.pings);
+    const auto line = [&](const Meeting& meeting) {
+      const auto site = [&](int rank) { return sites[static_cast<size_t>(host_of(rank))]; };
+      return unordered(site(meeting.first), site(meeting.second));
+    };
+    std::map<HostPair, int> streams;
+    for (const Meeting& meeting : far) ++streams[line(meeting)];
+    std::vector<std::pair<Meeting, Order>> orders;
+    for (const Meeting& meeting : far) {
+      const double round_trip = this->round_trip(meeting);
+      const bool ends_when_full = streams[line(meeting)] == 1 && !streams_both_ways(meeting);
+      Order order = stream_order(meeting, ends_when_full ? 0 : seconds_of_far_stream(round_trip),
+                                 Wire::kShared);
+      order.round_trip = round_trip;
+      orders.emplace_back(meeting, order);
+    }
+    return orders;
   }
 
   Measurements::Flow flow_of(int from, int to, const std::map<int, Report>& reports,
@@ -248,28 +267,28 @@ class Conductor {
             .burst = burst};
   }
 
-  /// From the first of two far hosts to the second: what a path takes, while its connection is
-  /// warm. `streams`: what their streams reported.
+  /// From the first of two far hosts to the second: what a path takes, while its one connection is
+  /// warm. Many connections take what they are given. `streams`: what their streams reported.
   void send_trains(const std::vector<Meeting>& far, const std::map<int, Report>& streams,
-                   std::vector<FarStream>& measured, std::vector<double>& spreads) {
+                   std::vector<FarStream>& measured) {
     std::vector<std::pair<Meeting, Order>> orders;
     const size_t first = measured.size();
     for (const Meeting& meeting : far) {
       const auto flow = flow_of(meeting.first, meeting.second, streams, Wire::kShared);
       const double round_trip = this->round_trip(meeting);
-      const uint64_t bytes = train_bytes(flow.rate, round_trip);
-      const int32_t wire = carrier(meeting, Wire::kShared);
-      orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .wire = wire, .bytes = bytes});
+      const uint64_t bytes = streams_both_ways(meeting) ? 0 : train_bytes(flow.rate, round_trip);
+      if (bytes > 0) orders.emplace_back(meeting, Order{.act = Order::Act::kTrain, .bytes = bytes});
       measured.push_back({.from = flow.from,
                           .to = flow.to,
                           .warm = flow.rate,
                           .round_trip = round_trip,
-                          .bytes = bytes});
-      spreads.push_back(flow.spread);
+                          .bytes = bytes,
+                          .spread = flow.spread});
     }
     const auto reports = meet(orders);
     for (size_t i = 0; i < far.size(); ++i) {
-      measured[first + i].seconds = reports.at(far[i].first).figures[0];
+      const auto found = reports.find(far[i].first);
+      if (found != reports.end()) measured[first + i].seconds = found->second.figures[0];
     }
   }
 

@@ -1,6 +1,7 @@
 #include "executor/probe/far_pairs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -10,6 +11,10 @@
 namespace q7x2 {
 namespace {
 
+/// Round trips of a stream: many connections begin one after the other, and each doubles what it
+/// sends.
+constexpr double kRoundTrips = 18;
+constexpr double kLeastSeconds = 0.5;
 constexpr uint64_t kShortestTrain = uint64_t{64} << 10;
 constexpr uint64_t kLongestTrain = uint64_t{4} << 20;
 /// A train message is that share of what a connection has on the way.
@@ -29,6 +34,7 @@ constexpr double kManyTimes = 4;
 /// round trip was measured while the machine was busy, and nothing is known but what the stream
 /// carried.
 double path_rate(const FarStream& stream) {
+  if (stream.bytes == 0) return stream.warm;
   const double on_wire = stream.seconds - stream.round_trip;
   if (on_wire <= 0) return stream.warm;
   return static_cast<double>(stream.bytes) / std::max(on_wire, kResolution * stream.round_trip);
@@ -41,15 +47,19 @@ struct Line {
   double fastest = 0;  // path
   double window = 0;   // the largest
   int streams = 0;
+  double variance = 0;  // of `warm`
 
   void add(const FarStream& stream) {
     ++streams;
     warm += stream.warm;
+    variance += std::pow(stream.spread * stream.warm, 2);
     paths += path_rate(stream);
     fastest = std::max(fastest, path_rate(stream));
     window = std::max(window, stream.warm * stream.round_trip);
   }
   bool is_full() const { return warm >= kBounded * paths; }
+  /// Streams that share a line take from each other, so that their sum scatters less than this.
+  double spread() const { return warm > 0 ? std::sqrt(variance) / warm : 0; }
   double rate() const { return is_full() ? std::max(warm, fastest) : paths; }
   bool has_more_on_its_way(const Line& other) const {
     return is_full() != other.is_full() ? is_full() : window > other.window;
@@ -57,6 +67,10 @@ struct Line {
 };
 
 }  // namespace
+
+double seconds_of_far_stream(double round_trip) {
+  return std::max(kRoundTrips * round_trip, kLeastSeconds);
+}
 
 uint64_t train_bytes(double rate, double round_trip) {
   return std::clamp(static_cast<uint64_t>(kTrainShare * rate * round_trip), kShortestTrain,
@@ -85,7 +99,8 @@ std::vector<FarFlow> far_flows(const std::vector<FarStream>& streams,
                             ? other.rate() / other.streams
                         : line.is_full() ? line.rate() / line.streams
                                          : path_rate(stream);
-    flows.push_back({.rate = rate, .window = other.is_full() ? 0 : other.window});
+    flows.push_back(
+        {.rate = rate, .window = other.is_full() ? 0 : other.window, .spread = line.spread()});
   }
   return flows;
 }

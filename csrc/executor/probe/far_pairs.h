@@ -25,6 +25,9 @@
 
 namespace q7x2 {
 
+/// How long streams take that share a line, or have many connections: as long as each other.
+double seconds_of_far_stream(double round_trip);
+
 /// Bytes of a message of a train: somewhat less than what the connection has on the way at `rate`,
 /// so that it need not wait, and long enough that messages of several pairs meet on their way.
 uint64_t train_bytes(double rate, double round_trip);
@@ -35,13 +38,15 @@ struct FarStream {
   int to = 0;
   double warm = 0;  ///< bytes per second of a warm connection
   double round_trip = 0;
-  uint64_t bytes = 0;  ///< the length of a message of the train
+  uint64_t bytes = 0;  ///< the length of a message of the train; 0: there was none
   double seconds = 0;  ///< until it was acknowledged
+  double spread = 0;   ///< of the rates that `warm` is made of, over `warm`
 };
 /// What it carries.
 struct FarFlow {
   double rate = 0;    ///< bytes per second of the path, while something is on the way
   double window = 0;  ///< bytes that one connection keeps on the way; 0: it fills the path
+  double spread = 0;  ///< of the rate of all streams of the line together
 };
 /// The rates of streams between far hosts, in both directions. Streams from one site to another ran
 /// at once and share a line. If all together fill it, each has an equal part of its rate, because

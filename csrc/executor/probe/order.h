@@ -18,7 +18,7 @@ struct Order {
 
   Act act = Act::kEnd;
   int32_t peer = -1;
-  int32_t first = 0;  ///< who begins a ping; between far hosts who sends: streams go one way there
+  int32_t first = 0;  ///< who begins a ping; over UCX between far hosts the only one that streams
   int32_t wire = 0;
   double seconds = 0;     ///< how long a stream runs
   double round_trip = 0;  ///< to a far host, in seconds; 0: the host is near

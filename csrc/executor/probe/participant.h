@@ -81,7 +81,10 @@ class Participant {
   }
 
   static StreamTask::Far far_of(const Order& order) {
-    return {.round_trip = order.round_trip, .sends = order.first != 0};
+    const bool both_ways = order.wire == static_cast<int32_t>(Wire::kStream);
+    return {.round_trip = order.round_trip,
+            .sends = both_ways || order.first != 0,
+            .receives = both_ways || order.first == 0};
   }
 
   Report train(const Order& order, Wire wire) {

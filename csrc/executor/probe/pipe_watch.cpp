@@ -30,7 +30,7 @@ size_t PipeWatch::window() const {
 }
 
 bool PipeWatch::is_full() const {
-  return without_growth_ >= kEnough || rounds_ >= kMostRounds || bytes_ >= kMostBytes;
+  return without_growth_ >= kEnough || rounds_ >= kMostRounds || had_most_bytes();
 }
 
 }  // namespace q7x2

@@ -21,6 +21,7 @@ class PipeWatch {
   void acknowledged(TimePoint now, size_t bytes);
   /// Also true after the most round trips or bytes that a stream may have.
   bool is_full() const;
+  bool had_most_bytes() const { return bytes_ >= kMostBytes; }
   /// Bytes that may be on the way: as many more as have been acknowledged, so that TCP can double
   /// what it sends; once it grows no more, twice as many as the best round trip brought.
   size_t window() const;

@@ -238,17 +238,18 @@ StreamTask::StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double
       pipe_(far.round_trip) {}
 
 void StreamTask::begin(Locked& locked) {
-  const bool is_one_way = far_.round_trip > 0;
-  for (int i = 0; i < kPosted && !(is_one_way && far_.sends); ++i) {
+  const bool is_far = far_.round_trip > 0;
+  for (int i = 0; i < kPosted && (!is_far || far_.receives); ++i) {
     receive(locked, kData, incoming_.get(), kLongest);
   }
   began_ = Clock::now();
-  if (!is_one_way || far_.sends) fill(locked);
+  if (!is_far || far_.sends) fill(locked);
 }
 
 bool StreamTask::has_enough(TimePoint now) const {
-  if (far_.round_trip > 0) return pipe_.is_full();
   const double elapsed = acknowledgements_.seconds_at(now);
+  if (far_.round_trip > 0 && seconds_ > 0) return elapsed >= seconds_ || pipe_.had_most_bytes();
+  if (far_.round_trip > 0) return pipe_.is_full();
   return elapsed >= seconds_ ||
          (acknowledgements_.bytes() >= kEnoughBytes && elapsed >= kEnoughSeconds);
 }

@@ -111,8 +111,8 @@ class PingTask final : public Conversation {
 };
 
 /// Both ends send as fast as the other takes it, for a time; each measures what it receives and
-/// what is acknowledged to it. Between far hosts one end sends, because acknowledgements would wait
-/// behind what the other one has in its buffers.
+/// what is acknowledged to it. Between far hosts one end sends, unless the lane of many connections
+/// carries it: over UCX acknowledgements would wait behind what the other one has in its buffers.
 ///
 /// What is on the way is bounded by acknowledgements, so that a slow link need not be drained for
 /// long: at least kLeastWindow, at most what the link has been seen to carry in some milliseconds.
@@ -121,11 +121,12 @@ class StreamTask final : public Conversation {
  public:
   struct Far {
     double round_trip = 0;  ///< seconds; 0: the hosts are near
-    bool sends = false;     ///< and the peer does not
+    bool sends = false;
+    bool receives = false;
   };
 
   /// Ends `seconds` after the first acknowledgement, or as soon as enough has passed; between far
-  /// hosts when the pipe is full.
+  /// hosts, with 0 seconds, when the pipe is full.
   StreamTask(std::shared_ptr<Group> group, int peer, Wire wire, double seconds, Far far,
              std::chrono::milliseconds timeout);
 

@@ -38,8 +38,9 @@ double StreamMeter::rate_between(const Note& from, const Note& to) {
          std::max(seconds_between(from.time, to.time), 1e-9);
 }
 
-// From note to note, because what a window holds passes at once.
-std::vector<double> StreamMeter::last_round_trips() const {
+// From note to note, because what a window holds passes at once. A pause of more than a round trip
+// belongs to what came after it.
+std::vector<StreamMeter::Part> StreamMeter::last_round_trips() const {
   const std::chrono::duration<double> part(std::max(round_trip_, kShortestPart));
   const auto last_before = [&](TimePoint time) {
     const auto after =
@@ -47,26 +48,31 @@ std::vector<double> StreamMeter::last_round_trips() const {
                          [](TimePoint until, const Note& note) { return until < note.time; });
     return after == notes_.begin() ? after : std::prev(after);
   };
-  std::vector<double> rates;
+  std::vector<Part> parts;
   auto end = std::prev(notes_.end());
   for (int i = 1; i <= kRoundTrips; ++i) {
     const TimePoint time =
         notes_.back().time - std::chrono::duration_cast<Clock::duration>(i * part);
     if (time < notes_.front().time) break;
-    if (end == notes_.begin()) break;
-    // On a slow link a message takes longer than a part.
-    const auto begin = std::min(last_before(time), std::prev(end));
-    rates.push_back(rate_between(*begin, *end));
+    const auto begin = last_before(time);
+    if (begin >= end || end->time - begin->time < part / 2) continue;
+    parts.push_back({*begin, *end});
     end = begin;
   }
-  if (rates.empty()) rates.push_back(whole_rate());
-  std::sort(rates.begin(), rates.end());
-  return rates;
+  if (parts.empty()) parts.push_back({notes_.front(), notes_.back()});
+  return parts;
 }
 
 std::vector<double> StreamMeter::part_rates() const {
   if (notes_.size() < 2) return {};
-  if (round_trip_ > 0) return last_round_trips();
+  if (round_trip_ > 0) {
+    std::vector<double> rates;
+    for (const Part& part : last_round_trips()) {
+      rates.push_back(rate_between(part.begin, part.end));
+    }
+    std::sort(rates.begin(), rates.end());
+    return rates;
+  }
   auto first = std::find_if(notes_.begin(), notes_.end(), [&](const Note& note) {
     return note.bytes >= kIgnoredBytes || seconds_at(note.time) >= kIgnoredPart * seconds_;
   });
@@ -85,6 +91,10 @@ std::vector<double> StreamMeter::part_rates() const {
 }
 
 double StreamMeter::steady_rate() const {
+  if (round_trip_ > 0 && notes_.size() > 1) {
+    const std::vector<Part> parts = last_round_trips();
+    return rate_between(parts.back().begin, parts.front().end);
+  }
   const std::vector<double> rates = part_rates();
   return rates.empty() ? 0 : rates[(rates.size() - 1) / 2];
 }

@@ -42,7 +42,8 @@ class StreamMeter {
 
   /// Bytes a second after the beginning: the median of parts with equally many messages, so that a
   /// pause counts in one of them only. Between far hosts parts are the last round trips, because a
-  /// window passes in each. 0 where less than two messages passed.
+  /// window passes in each, and the rate is that of all of them together: what connections share
+  /// passes now for one and then for another. 0 where less than two messages passed.
   double steady_rate() const;
   double spread() const;  ///< range of the rates of the parts, over the rate
   /// The most bytes by which the beginning was ever ahead of the steady rate: what a shaped link
@@ -59,10 +60,14 @@ class StreamMeter {
     TimePoint time;
     size_t bytes;  // so far
   };
+  struct Part {
+    Note begin;
+    Note end;
+  };
 
   static double rate_between(const Note& from, const Note& to);
   std::vector<double> part_rates() const;
-  std::vector<double> last_round_trips() const;
+  std::vector<Part> last_round_trips() const;  // the last one first, without gaps
 
   const double seconds_;
   const double round_trip_;
