@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -277,6 +278,59 @@ TEST(StreamFaults, ADeadProcessRefuses) {
   ASSERT_TRUE(run_until([&] { return a.path->is_closed(); }));
   EXPECT_EQ(a.path->failure(), "TCP to " + a.path->target().addresses.front().text() +
                                    " is refused: nobody listens there any more");
+}
+
+// A firewall keeps new connections of one side out, and all that were there are reset.
+TEST(StreamFaults, WhoIsRefusedWaitsForACallOfTheOther) {
+  VirtualClock clock;
+  Side a(1, clock.options());
+  Side b(2, clock.options());
+  auto way_in = std::make_unique<FlakyProxy>(b.port, 1);
+  a.path = &a.lane.open({b.self, 7, {{kLoopback, way_in->port()}}, /*calls=*/true});
+  b.path = &b.lane.open({a.self, 7, {{kLoopback, a.port}}, /*calls=*/false});
+  a.path->watch();
+  b.path->watch();
+  const auto run_until = [&](const auto& condition) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!condition() && std::chrono::steady_clock::now() < give_up) {
+      a.lane.progress();
+      if (way_in) way_in->step();
+      b.lane.progress();
+    }
+    return condition();
+  };
+  ASSERT_TRUE(run_until([&] { return b.path->num_connections() > 0; }));
+  way_in.reset();
+  // It calls and is refused, while the other side has not noticed anything yet.
+  for (int i = 0; i < 18; ++i) {
+    for (int j = 0; j < 50; ++j) a.lane.progress();
+    clock.now += std::chrono::milliseconds(5);
+  }
+  ASSERT_EQ(a.path->failure(), "");
+  const Bytes sent = random_bytes(100'000, 1);
+  Bytes got(sent.size());
+  const uint64_t receive = b.receive(got, 1);
+  a.send(sent, 1);
+  EXPECT_TRUE(run_until([&] { return b.is_done(receive); })) << a.path->failure();
+  EXPECT_TRUE(got == sent);
+}
+
+TEST(StreamFaults, WhoCallsForAPathThatWasGivenUpIsTold) {
+  for (const bool is_forgotten : {true, false}) {
+    Side a(1);
+    Side b(2);
+    a.lane.on_call([](uint64_t, uint64_t) { return CallFate::kGivenUp; });
+    if (!is_forgotten) a.lane.open({b.self, 7, {}, false}).close();
+    b.path = &b.lane.open({a.self, 7, {{kLoopback, a.port}}, /*calls=*/true});
+    b.send(Bytes(100), 1);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!b.path->is_closed() && std::chrono::steady_clock::now() < give_up) {
+      a.lane.progress();
+      b.lane.progress();
+    }
+    EXPECT_EQ(b.path->failure(), "it has given up the connection to this process");
+    EXPECT_EQ(b.path->fault(), StreamPath::Fault::kGivenUp);
+  }
 }
 
 TEST(StreamFaults, AStoppedProcessWhoseHostAnswersIsLateAndNotDead) {

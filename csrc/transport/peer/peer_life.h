@@ -37,7 +37,7 @@ enum class Evidence {
   kPathToBlocked,    ///< its host answers, but data does not reach it
   kPathFromBlocked,  ///< its break notice says that data from it does not arrive
   kShmBlocked,       ///< its break notice says that shared memory brings no messages to it any more
-  kGivenUp,          ///< its break notice says that the connection broke
+  kGivenUp,          ///< it says that the connection broke
   kRenewed,          ///< it already uses the next incarnation of the connection
   kLate,             ///< this process gives up the connection, because the peer is late
 };

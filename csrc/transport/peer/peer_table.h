@@ -126,7 +126,7 @@ class PeerTable {
   StreamPaths::Events stream_events();
   void suspect_stream(Locked& locked, Peer& peer);
   void open_stream(Peer& peer, bool begins);
-  void answer_call(Locked& locked, uint64_t process, uint64_t epoch);
+  CallFate answer_call(Locked& locked, uint64_t process, uint64_t epoch);
   /// Its port for heartbeats.
   HeartbeatTarget port_of(const Peer& peer, HeartbeatHello::Topic topic) const;
   void die(Locked& locked, Peer& peer);

@@ -17,8 +17,7 @@ namespace q7x2 {
 class StreamPaths {
  public:
   struct Events {
-    /// Another process calls for the path of this epoch, which may be opened from inside of this.
-    std::function<void(uint64_t process, uint64_t epoch)> on_call;
+    OnStreamCall on_call;
     /// The path has failed; it may not be closed from inside of this.
     std::function<void(const StreamPath& path)> on_failure;
   };

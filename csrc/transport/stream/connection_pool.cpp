@@ -15,6 +15,10 @@ constexpr int kMostDoublings = 6;
 constexpr size_t kMostCalls = 16;  // at once
 constexpr size_t kMostRescues = 4;
 constexpr int kRefusalsOfTheDead = 3;
+// What the other process has to call this one after all connections broke: it notices that after
+// half a round trip, and its call, with a handshake of TLS, takes two.
+constexpr int kRoundTripsOfACall = 4;
+constexpr std::chrono::milliseconds kTimeToAct{100};
 constexpr size_t kPerControl = 8;  // connections
 constexpr int kLooks = 8;  // for signs of life, in the time that the other process may be silent
 
@@ -39,7 +43,8 @@ ConnectionPool::ConnectionPool(EventLoop& loop, const StreamOptions& options, ui
       looked_(heard_),
       next_call_(heard_),
       next_life_(heard_),
-      next_rescue_(heard_) {}
+      next_rescue_(heard_),
+      alone_since_(heard_) {}
 
 void ConnectionPool::add(std::unique_ptr<ByteStream> stream, uint64_t bounce, StreamTime now) {
   bounce_ = bounce;
@@ -56,7 +61,10 @@ std::vector<std::unique_ptr<StreamConnection>> ConnectionPool::take_broken() {
   for (auto& each : connections_) {
     if (each->is_over()) broken.push_back(std::move(each));
   }
-  if (!broken.empty()) std::erase(connections_, nullptr);
+  if (!broken.empty()) {
+    std::erase(connections_, nullptr);
+    if (connections_.empty()) alone_since_ = options_.now();
+  }
   return broken;
 }
 
@@ -98,7 +106,8 @@ StreamConnection* ConnectionPool::first_free(size_t turn, size_t count, StreamTi
   return busy;
 }
 
-void ConnectionPool::maintain(int wanted, bool is_busy, StreamTime now) {
+void ConnectionPool::maintain(int wanted, bool is_busy, StreamDuration rtt, StreamTime now) {
+  rtt_ = rtt;
   // While this process did not look, because it was stopped or starved, nobody was silent.
   const StreamDuration asleep = now - std::exchange(looked_, now);
   if (asleep > options_.silence / 4) heard_ += asleep;
@@ -140,14 +149,15 @@ void ConnectionPool::look_at_calls(StreamTime now) {
       }
       continue;
     }
-    const bool has_failed = state == StreamCall::State::kRefused ||
-                            state == StreamCall::State::kFailed ||
-                            now - each->since > kCallPatience;
+    if (state == StreamCall::State::kGivenUp) is_given_up_ = true;
+    const bool has_failed =
+        state >= StreamCall::State::kRefused || now - each->since > kCallPatience;
     if (!has_failed) {
       ++each;
       continue;
     }
-    if (state == StreamCall::State::kRefused) ++refusals_;
+    const bool is_alone = connections_.empty() && each->since >= alone_since_;
+    if (state == StreamCall::State::kRefused && is_alone) ++refusals_;
     const bool is_heard = attempt.is_heard();
     each = calls_.erase(each);
     if (!is_heard) fail(now);
@@ -207,12 +217,21 @@ StreamTime ConnectionPool::due(bool is_busy, StreamTime now) const {
   StreamTime at = is_busy ? next_life_ : StreamTime::max();
   for (const Call& each : calls_) at = std::min(at, each.since + kCallPatience);
   if (may_call(is_busy, now) && next_call_ > now) at = std::min(at, next_call_);
+  if (is_busy && is_refused() && refusals_count_at() > now) at = std::min(at, refusals_count_at());
   return at;
 }
 
-std::optional<ConnectionPool::Death> ConnectionPool::death(StreamTime now) const {
+bool ConnectionPool::is_refused() const {
   const auto enough = kRefusalsOfTheDead * static_cast<int>(num_addresses());
-  if (made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough) {
+  return made_ > 0 && connections_.empty() && refusals_ > 0 && refusals_ >= enough;
+}
+
+StreamTime ConnectionPool::refusals_count_at() const {
+  return alone_since_ + kRoundTripsOfACall * rtt_ + kTimeToAct;
+}
+
+std::optional<ConnectionPool::Death> ConnectionPool::death(StreamTime now) const {
+  if (is_refused() && now >= refusals_count_at()) {
     return Death{true, ports() + " is refused: nobody listens there any more"};
   }
   if (now - heard_ <= options_.silence) return std::nullopt;

@@ -8,6 +8,10 @@
 //
 // Signs of life are bytes, and what the other kernel acknowledges, also of a call that its process,
 // because it is stopped or slow, does not answer.
+//
+// A refused call says that nobody listens at the other port any more, or that a firewall does not
+// let this side in. In the second case the other process notices that the connections broke, and
+// calls itself. So refusals count only once it has had the time for that.
 #pragma once
 
 #include <cstddef>
@@ -65,8 +69,8 @@ class ConnectionPool {
 
   /// Makes connections until there are `wanted`, and looks for signs of life. `is_busy`: somebody
   /// waits for something that the path carries. Else silence means nothing, and a process that
-  /// cannot be reached is not called again.
-  void maintain(int wanted, bool is_busy, StreamTime now);
+  /// cannot be reached is not called again. `rtt`: 0 if it is not known.
+  void maintain(int wanted, bool is_busy, StreamDuration rtt, StreamTime now);
   /// When it must be called again at the latest.
   StreamTime due(bool is_busy, StreamTime now) const;
   StreamTime heard() const { return heard_; }
@@ -76,6 +80,8 @@ class ConnectionPool {
     std::string reason;
   };
   std::optional<Death> death(StreamTime now) const;
+  /// The other process says that it will not use the path any more.
+  bool is_given_up() const { return is_given_up_; }
   /// Whether the other process, or its kernel, has given a sign of life recently.
   bool is_heard(StreamTime now) const { return made_ > 0 && now - heard_ <= options_.silence / 4; }
 
@@ -96,6 +102,8 @@ class ConnectionPool {
   void call_more(int wanted, StreamTime now);
   void listen_for_life(StreamTime now);
   std::string ports() const;
+  bool is_refused() const;
+  StreamTime refusals_count_at() const;
   size_t num_addresses() const { return address_ ? 1 : target_.addresses.size(); }
 
   struct Call {
@@ -127,7 +135,12 @@ class ConnectionPool {
   StreamTime next_life_;  // when to look for signs of life
   StreamTime next_rescue_;
   int failures_ = 0;  // failed calls since the last one that succeeded
+  bool is_given_up_ = false;
+  // Since the last connection broke; while there is one, or the other side may not have called yet,
+  // refusals come from a firewall.
   int refusals_ = 0;
+  StreamTime alone_since_;
+  StreamDuration rtt_{0};
 };
 
 }  // namespace q7x2

@@ -73,12 +73,21 @@ void StreamCall::greet() {
   const std::array<iovec, 1> rest{iovec{read_.data() + num_read_, read_.size() - num_read_}};
   moved(stream_->read(rest), num_read_);
   if (num_read_ < read_.size() || state_ == State::kFailed) return;
-  const auto answer = StreamHello::decode(read_, StreamHello::Turn::kAnswer, key_);
-  const bool is_ours = answer && answer->sender == hello_.receiver &&
-                       answer->receiver == hello_.sender && answer->epoch == hello_.epoch &&
-                       answer->number == hello_.number && answer->nonce == hello_.nonce;
-  if (is_ours) answer_ = *answer;
-  state_ = is_ours ? State::kMade : State::kFailed;
+  state_ = hears(StreamHello::Turn::kAnswer)     ? State::kMade
+           : hears(StreamHello::Turn::kFarewell) ? State::kGivenUp
+                                                 : State::kFailed;
+}
+
+/// Whether what was read answers this call in that way.
+bool StreamCall::hears(StreamHello::Turn turn) {
+  const auto answer = StreamHello::decode(read_, turn, key_);
+  if (!answer || answer->sender != hello_.receiver || answer->receiver != hello_.sender ||
+      answer->epoch != hello_.epoch || answer->number != hello_.number ||
+      answer->nonce != hello_.nonce) {
+    return false;
+  }
+  answer_ = *answer;
+  return true;
 }
 
 }  // namespace q7x2

@@ -22,6 +22,7 @@ class StreamCall final : public EventHandler {
     kGreeting,  ///< connected; the hello is sent and the answer read
     kMade,
     kRefused,  ///< by the other kernel: nobody listens there
+    kGivenUp,  ///< by the other process, which will not use the path any more
     kFailed,
   };
 
@@ -44,6 +45,7 @@ class StreamCall final : public EventHandler {
 
  private:
   void greet();
+  bool hears(StreamHello::Turn turn);
 
   const IpEndpoint target_;
   const StreamHello hello_;

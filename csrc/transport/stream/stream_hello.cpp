@@ -19,7 +19,15 @@ struct Wire {
 static_assert(sizeof(Wire) == StreamHello::kBytes);
 
 std::string_view kind_of(StreamHello::Turn turn) {
-  return turn == StreamHello::Turn::kCall ? "stream call" : "stream answer";
+  switch (turn) {
+    case StreamHello::Turn::kCall:
+      return "stream call";
+    case StreamHello::Turn::kAnswer:
+      return "stream answer";
+    case StreamHello::Turn::kFarewell:
+      break;
+  }
+  return "stream farewell";
 }
 
 }  // namespace

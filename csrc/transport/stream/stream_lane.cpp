@@ -39,17 +39,21 @@ void StreamLane::admit_hosts(const HostAddresses& hosts) {
 StreamListener::Verdict StreamLane::judge(const StreamHello& hello) {
   auto found = paths_.find({hello.sender, hello.epoch});
   if (found == paths_.end() && on_call_) {
-    on_call_(hello.sender, hello.epoch);
+    if (on_call_(hello.sender, hello.epoch) == CallFate::kGivenUp) {
+      return StreamListener::Verdict::kGivenUp;
+    }
     found = paths_.find({hello.sender, hello.epoch});
   }
   if (found == paths_.end()) return StreamListener::Verdict::kWait;
+  if (found->second->is_closed()) return StreamListener::Verdict::kGivenUp;
   return found->second->admit(hello) ? StreamListener::Verdict::kTake
                                      : StreamListener::Verdict::kRefuse;
 }
 
 void StreamLane::take(const StreamHello& hello, std::unique_ptr<ByteStream> stream) {
   StreamPath& path = *paths_.at({hello.sender, hello.epoch});
-  if (!answer(*stream, hello, options_.bounce_bytes, own_key_)) return;
+  const auto turn = StreamHello::Turn::kAnswer;
+  if (!answer(*stream, hello, turn, options_.bounce_bytes, own_key_)) return;
   path.take(hello, std::move(stream), options_.now());
 }
 

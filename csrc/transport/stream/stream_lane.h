@@ -28,6 +28,13 @@
 
 namespace q7x2 {
 
+/// What becomes of a call for a path that is not open.
+enum class CallFate {
+  kWaits,    ///< until it is open, if it will ever be
+  kGivenUp,  ///< this process will not use it any more: the caller is told
+};
+using OnStreamCall = std::function<CallFate(uint64_t process, uint64_t epoch)>;
+
 class StreamLane {
  public:
   /// `self`: this process. `on_complete` is told of every send and receive, once, from inside of
@@ -45,10 +52,8 @@ class StreamLane {
   void admit_hosts(const HostAddresses& hosts);
 
   /// `on_call`: another process calls for a path that is not open; it may be opened from inside of
-  /// this. Otherwise the caller waits.
-  void on_call(std::function<void(uint64_t process, uint64_t epoch)> open) {
-    on_call_ = std::move(open);
-  }
+  /// this.
+  void on_call(OnStreamCall open) { on_call_ = std::move(open); }
   /// `on_failure`: a path has failed, for `StreamPath::failure`. It may not close the path. Sends
   /// that were copied, and receives that any path may serve, are not told otherwise.
   void on_failure(std::function<void(const StreamPath&)> tell) { on_failure_ = std::move(tell); }
@@ -116,7 +121,7 @@ class StreamLane {
   const JobSecret secret_;
   const MessageKey own_key_;
   const OnStreamComplete on_complete_;
-  std::function<void(uint64_t, uint64_t)> on_call_;
+  OnStreamCall on_call_;
   EventLoop loop_;
   StreamMatcher matcher_;
   std::map<uint64_t, OnStreamNotice> notices_;  // by topic

@@ -158,14 +158,19 @@ void StreamListener::decide(Call& call) {
     return;
   }
   call.entry.remove();
+  if (verdict == Verdict::kGivenUp) {
+    answer(*call.stream, *call.hello, StreamHello::Turn::kFarewell, 0, key_);
+    return;
+  }
   take_(*call.hello, std::move(call.stream));
 }
 
-bool answer(ByteStream& stream, const StreamHello& call, uint64_t bounce, const MessageKey& key) {
+bool answer(ByteStream& stream, const StreamHello& call, StreamHello::Turn turn, uint64_t bounce,
+            const MessageKey& key) {
   StreamHello own = call;
   std::swap(own.sender, own.receiver);
   own.bounce = bounce;
-  auto bytes = own.encode(StreamHello::Turn::kAnswer, key);
+  auto bytes = own.encode(turn, key);
   const std::array<iovec, 1> whole{iovec{bytes.data(), bytes.size()}};
   // The first bytes on a connection always find room.
   return stream.write(whole) == bytes.size();

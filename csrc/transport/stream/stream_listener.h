@@ -29,7 +29,12 @@ class StreamListener final : public EventHandler {
   static constexpr size_t kMaxWaiting = 128;
   static constexpr std::chrono::seconds kPatience{5};
 
-  enum class Verdict { kTake, kWait, kRefuse };
+  enum class Verdict {
+    kTake,
+    kWait,
+    kRefuse,
+    kGivenUp,  ///< this process will not use the path any more, and says so
+  };
   /// Whose path `hello` is for; called again and again while the answer is kWait.
   using Admit = std::function<Verdict(const StreamHello& hello)>;
   /// The connection of an admitted caller, whose hello must still be answered.
@@ -95,6 +100,7 @@ class StreamListener final : public EventHandler {
 };
 
 /// Says the answer on an admitted connection. False: it is over.
-bool answer(ByteStream& stream, const StreamHello& call, uint64_t bounce, const MessageKey& key);
+bool answer(ByteStream& stream, const StreamHello& call, StreamHello::Turn turn, uint64_t bounce,
+            const MessageKey& key);
 
 }  // namespace q7x2

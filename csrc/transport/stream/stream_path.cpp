@@ -165,7 +165,11 @@ void StreamPath::progress(StreamTime now) {
     close();  // nobody is there to acknowledge the rest
     return;
   }
-  pool_.maintain(wanted(), is_busy(), now);
+  pool_.maintain(wanted(), is_busy(), rtt(), now);
+  if (pool_.is_given_up()) {
+    fail(Fault::kGivenUp, "it has given up the connection to this process");
+    return;
+  }
   if (const auto death = is_busy() ? pool_.death(now) : std::nullopt) {
     fail(death->has_ended ? Fault::kEnded : Fault::kSilent, death->reason);
     return;

@@ -67,6 +67,7 @@ class StreamPath final : public ConnectionOwner {
   enum class Fault : uint8_t {
     kEnded,     ///< nobody listens at the port of the other process any more
     kSilent,    ///< nothing has come for long
+    kGivenUp,   ///< the other process says that it has given the path up
     kProtocol,  ///< what came cannot be
   };
   Fault fault() const { return fault_; }
