@@ -56,12 +56,21 @@ HEAD = """# Public functions and options that no quick test enters; see docs/tes
 
 def untested(measured: Mapping[str, Any]) -> list[str]:
     """Names, each with its kind: ``function``, ``option``, ``variable``, ``argument``, ``c++``."""
-    words = quick_tests(TESTS)
     functions = public_names.functions()
     names = [f"function {f.name}" for f in functions if never_entered(f, measured["ran"])]
-    names += [
+    names += [f"c++ {name}" for name in measured["never_called"]]
+    return sorted({*names, *unmentioned()})
+
+
+UNMENTIONED = ("option ", "variable ", "argument ")
+
+
+def unmentioned() -> set[str]:
+    """The names of these kinds, which only the text of the tests decides about."""
+    words = quick_tests(TESTS)
+    names = [
         f"option {function.name}({option})"
-        for function in functions
+        for function in public_names.functions()
         for option in function.options
         if not is_mentioned(option, words)
     ]
@@ -78,8 +87,7 @@ def untested(measured: Mapping[str, Any]) -> list[str]:
         for name in public_names.arguments(commands)
         if not re.search(rf"{name}(?![\w-])", words)
     ]
-    names += [f"c++ {name}" for name in measured["never_called"]]
-    return sorted(set(names))
+    return set(names)
 
 
 def never_entered(function: public_names.Function, ran: Mapping[str, Sequence[int]]) -> bool:

@@ -18,12 +18,13 @@ namespace q7x2 {
 
 enum class TreeShape { kStar, kBinomial };
 
-/// If the leaders of hosts exchange data, near hosts are next to each other.
+/// If the leaders of hosts exchange data, near hosts are next to each other. Between racks, hosts
+/// with the same place in their racks lead at the same time.
 inline Order hierarchy_order(const ScheduleRequest& request) {
+  if (request.fabric->racks.size() > 1) return near_across_racks(request);
   const bool exchanges = request.collective == Collective::kBarrier ||
                          (request.collective == Collective::kAllReduce && request.parameter == 1);
-  const bool by_hosts = exchanges && request.fabric->racks.size() == 1;
-  return by_hosts ? doubling_order_of_hosts(request) : near_order(request);
+  return exchanges ? doubling_order_of_hosts(request) : near_order(request);
 }
 
 /// Ranks in groups, groups in larger groups; the last level has a single group. Leaves out levels

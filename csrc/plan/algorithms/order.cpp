@@ -1,6 +1,7 @@
 #include "plan/algorithms/order.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -16,6 +17,9 @@ constexpr size_t kMostWeighed = 400'000;
 /// A length must be less by at least this factor to count as shorter.
 constexpr double kShorter = 1 - 1e-9;
 
+/// The time to align racks grows with the cube of the number of hosts.
+constexpr size_t kMostAligned = 128;
+
 /// The order of the ranks without tours.
 std::vector<int> plain_order(const ScheduleRequest& request) {
   if (request.order != nullptr) return *request.order;
@@ -30,24 +34,71 @@ bool may_move(const ScheduleRequest& request) {
          request.fabric->hosts.size() > 2 && HostDistances::may_differ(*request.fabric);
 }
 
+/// Hosts with their ranks, in the order of `ranks`.
+class HostRanks {
+ public:
+  HostRanks(const Fabric& fabric, const std::vector<int>& ranks) : on_host_(fabric.hosts.size()) {
+    for (const int rank : ranks) {
+      const int host = fabric.host_of[static_cast<size_t>(rank)];
+      if (of(host).empty()) hosts_.push_back(host);
+      on_host_[static_cast<size_t>(host)].push_back(rank);
+    }
+  }
+
+  const std::vector<int>& hosts() const { return hosts_; }
+  const std::vector<int>& of(int host) const { return on_host_[static_cast<size_t>(host)]; }
+  Order order_of(const std::vector<int>& hosts) const {
+    std::vector<int> ranks;
+    for (const int host : hosts) ranks.insert(ranks.end(), of(host).begin(), of(host).end());
+    return Order(std::move(ranks));
+  }
+
+ private:
+  std::vector<std::vector<int>> on_host_;
+  std::vector<int> hosts_;
+};
+
 /// `ranks`, in which each host's ranks are consecutive, with the hosts in the order of a tour.
 Order toured(const ScheduleRequest& request, std::vector<int> ranks, Tour kind) {
   if (!may_move(request)) return Order(std::move(ranks));
   const HostDistances distances(*request.fabric);
   if (!distances.pairs_differ()) return Order(std::move(ranks));
-  std::vector<std::vector<int>> on_host(request.fabric->hosts.size());
-  std::vector<int> hosts;
-  for (const int rank : ranks) {
-    const int host = request.fabric->host_of[static_cast<size_t>(rank)];
-    if (on_host[static_cast<size_t>(host)].empty()) hosts.push_back(host);
-    on_host[static_cast<size_t>(host)].push_back(rank);
+  const HostRanks its(*request.fabric, ranks);
+  return its.order_of(short_tour(distances, its.hosts(), kind));
+}
+
+/// Takes one host of each rack that has any left, the nearest to each other: it begins with each
+/// host of the first rack, and adds the host of each next rack that is nearest to those it has.
+std::vector<int> take_near_team(const HostDistances& distances,
+                                std::vector<std::vector<int>>& left) {
+  std::vector<int> best;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const int first : left.front()) {
+    std::vector<int> team{first};
+    double sum = 0;
+    for (size_t rack = 1; rack < left.size() && sum < shortest; ++rack) {
+      int nearest = -1;
+      double least = std::numeric_limits<double>::infinity();
+      for (const int host : left[rack]) {
+        double distance = 0;
+        for (const int member : team) distance += distances.between(member, host);
+        if (distance >= least) continue;
+        least = distance;
+        nearest = host;
+      }
+      if (nearest < 0) continue;
+      sum += least;
+      team.push_back(nearest);
+    }
+    if (sum >= shortest) continue;
+    shortest = sum;
+    best = std::move(team);
   }
-  ranks.clear();
-  for (const int host : short_tour(distances, std::move(hosts), kind)) {
-    const std::vector<int>& its = on_host[static_cast<size_t>(host)];
-    ranks.insert(ranks.end(), its.begin(), its.end());
+  for (std::vector<int>& hosts : left) {
+    std::erase_if(hosts, [&](int host) { return std::ranges::find(best, host) != best.end(); });
   }
-  return Order(std::move(ranks));
+  std::erase_if(left, [](const std::vector<int>& hosts) { return hosts.empty(); });
+  return best;
 }
 
 /// Hosts at the positions of a row, and the distances between those that exchange messages.
@@ -178,6 +229,29 @@ Order::Order(std::vector<int> ranks) : ranks_(std::move(ranks)) {
 
 Order near_order(const ScheduleRequest& request) {
   return toured(request, plain_order(request), Tour::kClosed);
+}
+
+Order near_across_racks(const ScheduleRequest& request) {
+  const Order near = near_order(request);
+  if (!may_move(request) || request.fabric->hosts.size() > kMostAligned) return near;
+  const HostDistances distances(*request.fabric);
+  if (!distances.pairs_differ()) return near;
+  const HostRanks its(*request.fabric, near.ranks());
+  std::vector<std::vector<int>> by_rack(request.fabric->racks.size());
+  for (const int host : its.hosts()) {
+    by_rack[static_cast<size_t>(request.fabric->rack_of(its.of(host).front()))].push_back(host);
+  }
+  std::vector<std::vector<int>> left = by_rack;
+  std::erase_if(left, [](const std::vector<int>& hosts) { return hosts.empty(); });
+  for (std::vector<int>& hosts : by_rack) hosts.clear();
+  while (!left.empty()) {
+    for (const int host : take_near_team(distances, left)) {
+      by_rack[static_cast<size_t>(request.fabric->rack_of(its.of(host).front()))].push_back(host);
+    }
+  }
+  std::vector<int> hosts;
+  for (const std::vector<int>& each : by_rack) hosts.insert(hosts.end(), each.begin(), each.end());
+  return its.order_of(hosts);
 }
 
 int near_turn(const ScheduleRequest& request) {

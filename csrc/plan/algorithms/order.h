@@ -33,6 +33,10 @@ class Order {
 /// leaves each rack and each host once; by rank alone if the hosts are unknown. Equal on all ranks.
 Order near_order(const ScheduleRequest& request);
 
+/// As the near order, with the hosts of each rack so that those with the same place in their racks
+/// are near each other, the nearest ones first: a private link joins the first ones.
+Order near_across_racks(const ScheduleRequest& request);
+
 /// By how many ranks all ranks can be turned so that the near order stays a near order: the ranks
 /// per rack, or the ranks per host on one switch. 0: racks or hosts have different numbers of
 /// ranks, or the ranks are not in near order.

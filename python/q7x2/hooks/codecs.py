@@ -33,7 +33,8 @@ class Coded(FullPrecision):
             momenta or signs are sent, because then all parameters must be. Shards of FSDP2 always
             go through the codec.
         per_parameter: Groups of elements that share a scale, and selections, lie within one
-            parameter. Otherwise they may span parameters, in the order of DDP's buckets.
+            parameter. Its last group is padded, so a parameter that is not longer than its code is
+            sent whole. Otherwise they may span parameters, in the order of DDP's buckets.
         edges: Between which ranks messages are compressed, as ``q7x2.all_reduce`` takes it. Groups
             of other backends take ``"auto"`` only.
     """
@@ -87,8 +88,23 @@ class Coded(FullPrecision):
             "edges": self.edges,
             "random_seed": self.random_seed,
         }
-        whole = [self._is_whole(job, *each) for each in job.parameters]
+        whole = [
+            self._is_whole(job, name, parameter) or self._is_short(job, stages[0][1], parameter)
+            for name, parameter in job.parameters
+        ]
         return self._compressing_hook(job, "codec", codec, whole, **compressing)
+
+    def _is_short(self, job: Job, codec: str, parameter: torch.Tensor) -> bool:
+        """Whether its code is no shorter than its gradient, since it takes a whole group."""
+        from q7x2._core.extension import load
+
+        if job.are_shards or self._needs_vectors or not self.per_parameter:
+            return False
+        made = load().Codec(codec)
+        group = max(made.group, 1)
+        padded = -(-parameter.numel() // group) * group
+        code = made.max_bytes(padded) - made.max_bytes(0)
+        return bool(made.fixed_size and code >= parameter.numel() * parameter.element_size())
 
 
 @renamed(

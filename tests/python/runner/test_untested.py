@@ -166,3 +166,15 @@ def test_without_a_measured_run_it_says_what_to_do(
 ) -> None:
     assert untested.run(tmp_path / "quick.json", tmp_path / "list", write=False) == 2
     assert "python -m tests.runner.coverage" in capsys.readouterr().err
+
+
+def test_the_tests_mention_every_name_that_is_not_listed() -> None:
+    """What needs no counters is checked in every run."""
+    listed = {
+        line
+        for line in untested.LIST.read_text().splitlines()
+        if line.startswith(untested.UNMENTIONED)
+    }
+    found = untested.unmentioned()
+    assert found - listed == set(), "no quick test uses these"
+    assert listed - found == set(), "remove these from tests/untested.txt"
