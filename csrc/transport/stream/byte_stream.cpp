@@ -74,12 +74,16 @@ TcpState TcpState::of(int socket) {
   return state;
 }
 
-bool prepare_tcp(int socket, const std::string& congestion) {
+void prepare_tcp(int socket, const std::string& congestion) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsent, sizeof(kUnsent));
-  return congestion.empty() || ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
-                                            static_cast<socklen_t>(congestion.size())) == 0;
+  if (!congestion.empty()) set_congestion(socket, congestion);
+}
+
+bool set_congestion(int socket, const std::string& name) {
+  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                      static_cast<socklen_t>(name.size())) == 0;
 }
 
 }  // namespace q7x2
