@@ -163,6 +163,20 @@ std::optional<std::pair<Port, bool>> worst_way(const Routes& routes,
 
 }  // namespace
 
+Ratios blame_all_in_use(const std::vector<Ratio>& routes, const Wiring& wiring) {
+  Ratios blamed;
+  std::set<std::pair<int, int>> pairs;
+  for (const Ratio& route : routes) {
+    if (!route.is_outside || route.of.kind != Kind::kNetwork) return {};
+    const auto [from, to, kind] = route.of;
+    pairs.insert(std::minmax(from, to));
+    blamed[{from, to, kind}] = route.ratio;
+    blamed.try_emplace({to, from, kind}, route.ratio);
+  }
+  const size_t hosts = wiring.rack_of.size();
+  return pairs.size() < hosts * (hosts - 1) / 2 ? blamed : Ratios{};
+}
+
 // First the cause that explains most, because the neighbours of a slow host in a ring have a slow
 // route too.
 Ratios blame_links(std::vector<Ratio> all, const Wiring& wiring) {

@@ -43,4 +43,10 @@ struct Wiring {
 /// receives.
 RateTrends::Ratios blame_links(std::vector<RateTrends::Ratio> routes, const Wiring& wiring);
 
+/// All routes between hosts that have traffic, in both directions, if all of them are outside their
+/// bands, and there are pairs of hosts without traffic. A cable that all of a ring crosses looks
+/// so: a Plan that uses other routes shows whether these are faster.
+RateTrends::Ratios blame_all_in_use(const std::vector<RateTrends::Ratio>& routes,
+                                    const Wiring& wiring);
+
 }  // namespace q7x2

@@ -12,6 +12,9 @@ constexpr int kSamples = 3;
 constexpr int kSamplesOfRoute = 6;
 /// After this many rate samples outside without a cause, the rates count as normal.
 constexpr int kMostStrays = 12;
+/// If the best quarter of the rates falls below this ratio, that is a collapse. Other work on a
+/// machine seldom slows all rates so much for seconds.
+constexpr int64_t kCollapsed = 300;
 constexpr size_t kMostPatterns = 16;
 constexpr int64_t kLeastFactor = 5;
 /// Better ratios would not be found slow.
@@ -50,6 +53,10 @@ void RateTrends::sample(uint64_t pattern, std::span<const Rate> rates, const Rat
   }
   const bool is_any_known = !ratios.empty();
   const Common common(std::move(ratios));
+  if (const Ratios collapsed = blame_collapse(bands, rates, common.best); !collapsed.empty()) {
+    suspect(collapsed, {}, slow, weight);
+    return;
+  }
   std::vector<Ratio> slower;
   std::vector<Ratio> faster;
   bool strays = false;
@@ -75,6 +82,19 @@ void RateTrends::sample(uint64_t pattern, std::span<const Rate> rates, const Rat
   suspect(blame_(std::move(slower)), blame_(std::move(faster)), slow, weight);
   strays_ = strays && suspicions_.empty() ? strays_ + 1 : 0;
   if (strays_ == kMostStrays) forget();
+}
+
+RateTrends::Ratios RateTrends::blame_collapse(Bands& bands, std::span<const Rate> rates,
+                                              int64_t best) const {
+  if (best >= kCollapsed || !blame_all_) return {};
+  std::vector<Ratio> all;
+  for (const Rate& each : rates) {
+    const RateBand& band = bands[each.of];
+    if (!band.is_known()) return {};
+    const int64_t ratio = band.ratio(each.rate);
+    all.push_back({each.of, ratio, band.is_below(ratio)});
+  }
+  return blame_all_(std::move(all));
 }
 
 void RateTrends::suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow,

@@ -2,11 +2,13 @@
 //
 // The rates are of one kind, and are measured together, at rate samples. Each has a band
 // (ledger/rate_band.h). First, the common change of all rates is removed: if all change by one
-// factor, the whole machine has changed, and no resource is the cause. Then a cause is sought for
-// the rates outside their bands. A resource that is the cause at three rate samples in a row has
-// changed; a single route needs six. A rate sample that covers seconds counts as several. Only
-// resources that were found slow can become faster. While one of them recovers, no other resource
-// is found slower, because a resource that shares a link with it now gets less of the link.
+// factor, the whole machine has changed, and no resource is the cause. But if all fall below a
+// third, and other resources of the kind are not in use, all that are in use are the cause. Then a
+// cause is sought for the rates outside their bands. A resource that is the cause at three rate
+// samples in a row has changed; a single route needs six. A rate sample that covers seconds counts
+// as several. Only resources that were found slow can become faster. While one of them recovers, no
+// other resource is found slower, because a resource that shares a link with it now gets less of
+// the link.
 //
 // All numbers are integers, so ranks with the same rates make the same decisions.
 #pragma once
@@ -41,7 +43,10 @@ class RateTrends {
   /// Finds the causes of the ratios that are outside their bands, and the ratio of each cause.
   using Blame = std::function<Ratios(std::vector<Ratio>)>;
 
-  explicit RateTrends(Blame blame) : blame_(std::move(blame)) {}
+  /// `blame`: given the ratios without their common change. `blame_all`: given all, if the common
+  /// change is a collapse; null: then there is no cause.
+  explicit RateTrends(Blame blame, Blame blame_all = nullptr)
+      : blame_(std::move(blame)), blame_all_(std::move(blame_all)) {}
 
   /// Adds a rate sample. `pattern`: only rates of the same pattern are compared. `slow`: resources
   /// that were found slow. `weight`: number of rate samples that it counts as.
@@ -62,7 +67,11 @@ class RateTrends {
 
   void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow, int weight);
 
+  /// What is to be suspected of a collapse of all rates; empty if there is none.
+  Ratios blame_collapse(Bands& bands, std::span<const Rate> rates, int64_t best) const;
+
   const Blame blame_;
+  const Blame blame_all_;
   std::map<uint64_t, Bands> bands_;  // by pattern
   // by resource, and whether it is slower
   std::map<std::pair<Resource, bool>, Suspicion> suspicions_;

@@ -39,9 +39,13 @@ RateWatch::RateWatch(Wiring wiring)
     : wiring_(std::move(wiring)),
       measured_(wiring_),
       layout_{static_cast<int>(wiring_.rack_of.size())},
-      links_([this](std::vector<RateTrends::Ratio> routes) {
-        return blame_links(std::move(routes), wiring_);
-      }),
+      links_(
+          [this](std::vector<RateTrends::Ratio> routes) {
+            return blame_links(std::move(routes), wiring_);
+          },
+          [this](const std::vector<RateTrends::Ratio>& routes) {
+            return blame_all_in_use(routes, wiring_);
+          }),
       reductions_(layout_.hosts, kLeastReducing),
       turns_(layout_.hosts, kLeastReady) {}
 

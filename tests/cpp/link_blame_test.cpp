@@ -122,6 +122,23 @@ TEST(LinkBlame, AnUnknownCableIsFoundInNoise) {
   }
 }
 
+// All rates fall by one factor, as on a machine that has become slow. But other routes may be as
+// fast as before.
+TEST(LinkBlame, ACableThatAllRoutesInUseCrossIsFound) {
+  const Routes across{{0, 2}, {2, 1}, {1, 3}, {3, 0}};
+  for (const uint64_t seed : {1, 2, 3, 4}) {
+    Network network(4, across, 0.05, seed);
+    EXPECT_GT(network.samples_until_change(30), 30);
+    for (const RatedResource& of : between_halves(4)) network.factors[of] = 0.1;
+    EXPECT_LE(network.samples_until_change(10), 7);
+    EXPECT_EQ(found_slow(network), between_halves(4));
+  }
+  Network half(4, across, 0.05, 1);
+  EXPECT_GT(half.samples_until_change(30), 30);
+  half.machine = 0.5;
+  EXPECT_GT(half.samples_until_change(50), 50) << "other work on the machine";
+}
+
 // Calls of some seconds: three of them would take too long.
 TEST(LinkBlame, ALookAfterSecondsOfTrafficIsEnough) {
   Network network(4, ring(4), 0.05, 3, two_links());

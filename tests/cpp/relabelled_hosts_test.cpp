@@ -22,7 +22,8 @@ using test::kKiB;
 using test::kMiB;
 
 constexpr double kMegabit = kGigabit / 1000;
-/// Searches are bounded, and break ties by the place in the list. The largest ratio found is 1.33.
+/// Searches are bounded, and break ties by the place in the list. The largest ratio of these
+/// networks is 1.33.
 constexpr double kBar = 1.4;
 
 Fabric in_sites(const std::vector<int>& site_of, double rate, double cable, double alpha) {
