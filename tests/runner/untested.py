@@ -68,11 +68,12 @@ UNMENTIONED = ("option ", "variable ", "argument ")
 def unmentioned() -> set[str]:
     """The names of these kinds, which only the text of the tests decides about."""
     words = quick_tests(TESTS)
+    passed = mentioned(words)
     names = [
         f"option {function.name}({option})"
         for function in public_names.functions()
         for option in function.options
-        if not is_mentioned(option, words)
+        if option not in passed
     ]
     sources = product_sources()
     everywhere = words + cpp_tests()
@@ -96,9 +97,9 @@ def never_entered(function: public_names.Function, ran: Mapping[str, Sequence[in
     return bool(function.body) and lines is not None and function.body.isdisjoint(lines)
 
 
-def is_mentioned(option: str, words: str) -> bool:
-    """Whether a test passes it as a keyword, or names it in quotes."""
-    return bool(re.search(rf"""\b{option}\s*=|["']{option}["']""", words))
+def mentioned(words: str) -> set[str]:
+    """The names that tests pass as keywords, or have in quotes."""
+    return {*re.findall(r"\b(\w+)\s*=", words), *re.findall(r"""["'](\w+)(?=["'])""", words)}
 
 
 def product_sources() -> dict[str, str]:

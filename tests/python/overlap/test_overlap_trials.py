@@ -111,10 +111,13 @@ def test_a_decision_as_text() -> None:
 # ---- trainings -----------------------------------------------------------------------------------
 
 
-def trial_of(pair: Pair) -> OverlapTrial:
-    timed_steps = pair.attached._timed
-    assert timed_steps is not None
-    return timed_steps.trial
+@contextlib.contextmanager
+def steps_take(seconds: Callable[[bool], float]) -> Iterator[None]:
+    """Trials hear that steps take ``seconds`` of whether they overlap."""
+    add = OverlapTrial.add
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OverlapTrial, "add", lambda trial, _: add(trial, seconds(trial.overlaps)))
+        yield
 
 
 def check_states(pair: Pair) -> None:
@@ -126,10 +129,9 @@ def check_states(pair: Pair) -> None:
 def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Path) -> None:
     pair = Pair(adamw, overlap=None)
     slow = [True]
-    timed(trial_of(pair), lambda way: 2.0 if way is slow[0] else 1.0)
     end = FIRST + RECORDED + 2 * BLOCK
     sharded = []
-    with trials_every(4, 4) as logged:
+    with trials_every(4, 4) as logged, steps_take(lambda way: 2.0 if way is slow[0] else 1.0):
         for step in range(end + 3):
             sharded.append(pair.attached.stats.steps)
             pair.train(range(step, step + 1))
@@ -167,8 +169,8 @@ def test_slow_overlap_ends_and_weights_keep_the_bits_of_ddp(tmp_path: pathlib.Pa
 def test_without_overlap_everything_is_as_with_ddp() -> None:
     """Accumulated gradients, a saved and a loaded state, clipping, detach."""
     pair = Pair(adamw, overlap=q7x2.overlap.OverlapOptions(chunk_bytes=4 << 20))
-    timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
-    pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
+    with steps_take(lambda way: 2.0 if way else 1.0):
+        pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert not pair.attached.decisions[-1].overlaps
     # The last bit of a norm depends on where the gradients lie in memory: nothing is cut off here.
     norms = []
@@ -196,9 +198,10 @@ def test_without_overlap_everything_is_as_with_ddp() -> None:
 @pytest.mark.ranks(2)
 def test_options_that_are_all_given_are_not_tried() -> None:
     pair = Pair(adamw)
-    pair.train(range(3))
+    with steps_take(lambda way: 2.0 if way else 1.0):
+        pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert pair.attached.decisions == ()
-    assert pair.attached._timed is None
+    assert pair.attached.stats.steps > 2 * BLOCK  # they overlap, though it is said to be slow
 
 
 @beyond
@@ -206,8 +209,8 @@ def test_options_that_are_all_given_are_not_tried() -> None:
 def test_without_overlap_gradients_are_clipped_as_by_torch() -> None:
     """The last bit of the norm, and so of each step, depends on where the gradients lie."""
     pair = Pair(adamw, overlap=q7x2.overlap.OverlapOptions(chunk_bytes=4 << 20))
-    timed(trial_of(pair), lambda way: 2.0 if way else 1.0)
-    pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
+    with steps_take(lambda way: 2.0 if way else 1.0):
+        pair.train(range(FIRST + RECORDED + 2 * BLOCK + 1))
     assert not pair.attached.decisions[-1].overlaps
     norms = []
     for ddp, optimizer in pair.both():
