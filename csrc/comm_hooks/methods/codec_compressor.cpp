@@ -15,7 +15,7 @@
 //
 //   collectives   one per codec in use, one per parameter that is selected from, and one for all
 //                 gradients that are sent whole; all at the same time
-//   bytes         those of the codecs
+//   bytes         those of the codecs; a gradient whose code would be no shorter is sent whole
 //   memory        one fp32 copy of the coded parameters, two if steps may be skipped
 // Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback
 // fixes SignSGD and other gradient compression schemes", 2019.
@@ -114,6 +114,22 @@ class CodecCompressor final : public Compressor {
 
   /// `level`: the name of a codec.
   void check(size_t, const std::string& level) const override { decided(level); }
+
+ protected:
+  /// Not if the code, which takes whole groups, would be no shorter than the gradient. Signs are no
+  /// gradients: all must be sent.
+  bool can_take(size_t number) const override {
+    const Codec& codec = *stages_.front();
+    if (!options_.per_parameter || !codec.traits().fixed_size ||
+        codec.spec().select != SelectKind::kAll || codec.spec().value.kind == ValueKind::kSign) {
+      return true;
+    }
+    const HookContext::Parameter& parameter = context_.parameters[number];
+    const int64_t numel = c10::multiply_integers(parameter.shape);
+    const auto padded = static_cast<size_t>(padded_numel(codec.spec().value, numel));
+    const size_t code = codec.max_bytes(padded) - codec.max_bytes(0);
+    return code < static_cast<size_t>(numel) * c10::elementSize(parameter.dtype);
+  }
 
  private:
   friend class CodecEncoding;

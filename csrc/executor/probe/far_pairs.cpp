@@ -47,7 +47,7 @@ struct Line {
   double fastest = 0;  // path
   double window = 0;   // the largest
   int streams = 0;
-  double variance = 0;  // of `warm`
+  double variance = 0;  // how much `warm` scatters, squared
 
   void add(const FarStream& stream) {
     ++streams;

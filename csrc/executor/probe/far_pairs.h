@@ -40,13 +40,13 @@ struct FarStream {
   double round_trip = 0;
   uint64_t bytes = 0;  ///< the length of a message of the train; 0: there was none
   double seconds = 0;  ///< until it was acknowledged
-  double spread = 0;   ///< of the rates that `warm` is made of, over `warm`
+  double spread = 0;   ///< the range of the rates that make `warm`, over `warm`
 };
 /// What it carries.
 struct FarFlow {
   double rate = 0;    ///< bytes per second of the path, while something is on the way
   double window = 0;  ///< bytes that one connection keeps on the way; 0: it fills the path
-  double spread = 0;  ///< of the rate of all streams of the line together
+  double spread = 0;  ///< the same for all streams of the line together
 };
 /// The rates of streams between far hosts, in both directions. Streams from one site to another ran
 /// at once and share a line. If all together fill it, each has an equal part of its rate, because

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <chrono>
 
+#include "transport/net/congestion.h"
+
 namespace q7x2 {
 namespace {
 
@@ -79,11 +81,6 @@ void prepare_tcp(int socket, const std::string& congestion) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsent, sizeof(kUnsent));
   if (!congestion.empty()) set_congestion(socket, congestion);
-}
-
-bool set_congestion(int socket, const std::string& name) {
-  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                      static_cast<socklen_t>(name.size())) == 0;
 }
 
 }  // namespace q7x2

@@ -67,7 +67,5 @@ struct TcpState {
 
 /// Options of a connection that was just made. `congestion`: empty for what the kernel chooses.
 void prepare_tcp(int socket, const std::string& congestion);
-/// False: the kernel does not have this congestion control, or forbids it; errno says which.
-bool set_congestion(int socket, const std::string& name);
 
 }  // namespace q7x2

@@ -8,9 +8,9 @@
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "transport/net/congestion.h"
 #include "transport/net/private_socket.h"
 #include "transport/net/silence_limit.h"
-#include "transport/stream/byte_stream.h"
 #include "transport/stream/tls_context.h"
 
 namespace q7x2 {

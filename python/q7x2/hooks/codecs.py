@@ -88,23 +88,8 @@ class Coded(FullPrecision):
             "edges": self.edges,
             "random_seed": self.random_seed,
         }
-        whole = [
-            self._is_whole(job, name, parameter) or self._is_short(job, stages[0][1], parameter)
-            for name, parameter in job.parameters
-        ]
+        whole = [self._is_whole(job, *each) for each in job.parameters]
         return self._compressing_hook(job, "codec", codec, whole, **compressing)
-
-    def _is_short(self, job: Job, codec: str, parameter: torch.Tensor) -> bool:
-        """Whether its code is no shorter than its gradient, since it takes a whole group."""
-        from q7x2._core.extension import load
-
-        if job.are_shards or self._needs_vectors or not self.per_parameter:
-            return False
-        made = load().Codec(codec)
-        group = max(made.group, 1)
-        padded = -(-parameter.numel() // group) * group
-        code = made.max_bytes(padded) - made.max_bytes(0)
-        return bool(made.fixed_size and code >= parameter.numel() * parameter.element_size())
 
 
 @renamed(
