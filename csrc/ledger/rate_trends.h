@@ -67,7 +67,7 @@ class RateTrends {
 
   void suspect(const Ratios& slower, const Ratios& faster, const Ratios& slow, int weight);
 
-  /// What is to be suspected of a collapse of all rates; empty if there is none.
+  /// What is to be suspected of a collapse of all rates; empty if they have not collapsed.
   Ratios blame_collapse(Bands& bands, std::span<const Rate> rates, int64_t best) const;
 
   const Blame blame_;

@@ -19,11 +19,14 @@
 namespace q7x2 {
 namespace {
 
+using test::add_slow;
+using test::in_racks;
 using test::kGigabit;
 using test::kKiB;
+using test::kMegabit;
 using test::kMiB;
+using test::switched;
 
-constexpr double kMegabit = kGigabit / 1000;
 /// The choice may take so many times what the best one takes.
 constexpr double kBar = 1.1;
 /// Estimates of the cost model are wrong by so much at most, see cost_model_test.cpp: what is
@@ -34,26 +37,6 @@ struct Network {
   std::string name;
   Fabric fabric;
 };
-
-Fabric switched(int hosts, double rate, int ranks = 1) {
-  Fabric fabric = Fabric::uniform(hosts, ranks, rate);
-  fabric.network = {50e-6, 5e-6, true};
-  return fabric;
-}
-
-void add_slow(Fabric& fabric, int a, int b, double rate) {
-  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    fabric.pairs.push_back({.from = from, .to = to, .solo = rate});
-  }
-}
-
-Fabric in_racks(const std::vector<int>& rack_of, double rate, double cable, double alpha = 0) {
-  Fabric fabric = switched(static_cast<int>(rack_of.size()), rate);
-  const int racks = *std::ranges::max_element(rack_of) + 1;
-  fabric.racks.assign(static_cast<size_t>(racks), {"", cable, cable, alpha});
-  for (size_t host = 0; host < rack_of.size(); ++host) fabric.hosts[host].rack = rack_of[host];
-  return fabric;
-}
 
 /// Sites that nobody calls racks: only the latencies of pairs tell.
 Fabric in_sites(const std::vector<int>& site_of, double rate, double far) {

@@ -17,23 +17,17 @@
 namespace q7x2 {
 namespace {
 
+using test::add_slow;
+using test::in_racks;
 using test::kGigabit;
 using test::kKiB;
+using test::kMegabit;
 using test::kMiB;
+using test::switched;
 
-constexpr double kMegabit = kGigabit / 1000;
 /// Searches are bounded, and break ties by the place in the list. The largest ratio of these
 /// networks is 1.33.
 constexpr double kBar = 1.4;
-
-Fabric in_sites(const std::vector<int>& site_of, double rate, double cable, double alpha) {
-  Fabric fabric = Fabric::uniform(static_cast<int>(site_of.size()), 1, rate);
-  fabric.network = {50e-6, 5e-6, true};
-  const int sites = *std::ranges::max_element(site_of) + 1;
-  fabric.racks.assign(static_cast<size_t>(sites), {"", cable, cable, alpha});
-  for (size_t host = 0; host < site_of.size(); ++host) fabric.hosts[host].rack = site_of[host];
-  return fabric;
-}
 
 /// `fabric` with host i at place `place[i]`, and its ranks with it.
 Fabric relabelled(const Fabric& fabric, const std::vector<int>& place) {
@@ -63,24 +57,22 @@ std::vector<Network> networks() {
     fabric.links.push_back({a, b, rate, 50e-6});
     return fabric;
   };
-  const Fabric two = in_sites({0, 0, 1, 1}, kGigabit, 100 * kMegabit, 1e-3);
+  const Fabric two = in_racks({0, 0, 1, 1}, kGigabit, 100 * kMegabit, 1e-3);
   all.push_back({"two sites", two});
   all.push_back({"two sites with a private link", add_link(two, 1, 3, kGigabit)});
-  const Fabric six = in_sites({0, 0, 0, 1, 1, 1}, kGigabit, 20 * kMegabit, 5e-3);
+  const Fabric six = in_racks({0, 0, 0, 1, 1, 1}, kGigabit, 20 * kMegabit, 5e-3);
   all.push_back({"two sites of three with a private link", add_link(six, 2, 4, kGigabit)});
-  const Fabric far = in_sites({0, 0, 0, 1, 1, 1}, kGigabit, 20 * kMegabit, 50e-3);
+  const Fabric far = in_racks({0, 0, 0, 1, 1, 1}, kGigabit, 20 * kMegabit, 50e-3);
   all.push_back({"far sites of three with a private link", add_link(far, 1, 4, kGigabit)});
   all.push_back({"far sites with two private links",
                  add_link(add_link(far, 1, 4, kGigabit), 2, 3, kGigabit)});
-  const Fabric three = in_sites({0, 0, 1, 1, 2, 2}, kGigabit, 50 * kMegabit, 2e-3);
+  const Fabric three = in_racks({0, 0, 1, 1, 2, 2}, kGigabit, 50 * kMegabit, 2e-3);
   all.push_back({"three sites with two private links",
                  add_link(add_link(three, 1, 2, kGigabit), 3, 5, kGigabit)});
-  Fabric slow = in_sites({0, 0, 0, 0, 0}, 200 * kMegabit, 0, 0);
-  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
-    slow.pairs.push_back({.from = from, .to = to, .solo = 20 * kMegabit});
-  }
+  Fabric slow = switched(5, 200 * kMegabit);
+  add_slow(slow, 0, 1, 20 * kMegabit);
   all.push_back({"slow pair", slow});
-  Fabric unequal = in_sites({0, 0, 0, 0, 0}, kGigabit, 0, 0);
+  Fabric unequal = switched(5, kGigabit);
   unequal.hosts[1].egress = unequal.hosts[1].ingress = 100 * kMegabit;
   unequal.hosts[3].egress = unequal.hosts[3].ingress = 500 * kMegabit;
   all.push_back({"unequal NICs", unequal});
@@ -92,7 +84,7 @@ std::vector<Network> networks() {
     const int hosts = 4 + below(3);
     std::vector<int> site_of;
     for (int host = 0; host < hosts; ++host) site_of.push_back(host < 2 ? host : below(2));
-    Fabric fabric = in_sites(site_of, kGigabit, (20 + below(400)) * kMegabit, below(10) * 1e-3);
+    Fabric fabric = in_racks(site_of, kGigabit, (20 + below(400)) * kMegabit, below(10) * 1e-3);
     const int a = below(hosts);
     const int b = (a + 1 + below(hosts - 1)) % hosts;
     all.push_back({"random network " + std::to_string(seed), add_link(fabric, a, b, kGigabit)});

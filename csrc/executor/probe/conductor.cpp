@@ -197,6 +197,7 @@ class Conductor {
         flows.push_back(flow_of(from, to, reports, wire));
       }
     }
+    if (far.empty()) return flows;
     std::vector<FarStream> measured;
     send_trains(far, reports, measured);
     for (auto& [from, to] : far) std::swap(from, to);
@@ -236,6 +237,7 @@ class Conductor {
   /// For streams between far hosts. Those that share a line, if only there and back, all take the
   /// same time, so that they have it together until the end.
   std::vector<std::pair<Meeting, Order>> far_orders(const std::vector<Meeting>& far) {
+    if (far.empty()) return {};
     const std::vector<int> sites = sites_of(ranks_of_.size(), measured_.pings);
     const auto line = [&](const Meeting& meeting) {
       const auto site = [&](int rank) { return sites[static_cast<size_t>(host_of(rank))]; };

@@ -4,6 +4,7 @@
 //            until that ends, and the last round trips count: the rate of a warm connection.
 //   train    Long messages, one at a time, over the warm connection. A message takes half a round
 //            trip and its bytes at the rate of the path, and the acknowledgement the other half.
+//            Many connections have no train: what their stream carried is the rate of the path.
 //
 //   bytes on the way                 .----------  window: what one connection keeps on the way
 //                               .---'

@@ -237,17 +237,17 @@ Order near_across_racks(const ScheduleRequest& request) {
   const HostDistances distances(*request.fabric);
   if (!distances.pairs_differ()) return near;
   const HostRanks its(*request.fabric, near.ranks());
-  std::vector<std::vector<int>> by_rack(request.fabric->racks.size());
-  for (const int host : its.hosts()) {
-    by_rack[static_cast<size_t>(request.fabric->rack_of(its.of(host).front()))].push_back(host);
-  }
-  std::vector<std::vector<int>> left = by_rack;
+  using ByRack = std::vector<std::vector<int>>;
+  const auto put = [&](ByRack& racks, int host) {
+    const int rack = request.fabric->hosts[static_cast<size_t>(host)].rack;
+    racks[static_cast<size_t>(rack)].push_back(host);
+  };
+  ByRack left(request.fabric->racks.size());
+  ByRack by_rack(left.size());
+  for (const int host : its.hosts()) put(left, host);
   std::erase_if(left, [](const std::vector<int>& hosts) { return hosts.empty(); });
-  for (std::vector<int>& hosts : by_rack) hosts.clear();
   while (!left.empty()) {
-    for (const int host : take_near_team(distances, left)) {
-      by_rack[static_cast<size_t>(request.fabric->rack_of(its.of(host).front()))].push_back(host);
-    }
+    for (const int host : take_near_team(distances, left)) put(by_rack, host);
   }
   std::vector<int> hosts;
   for (const std::vector<int>& each : by_rack) hosts.insert(hosts.end(), each.begin(), each.end());

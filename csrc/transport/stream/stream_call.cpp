@@ -73,9 +73,9 @@ void StreamCall::greet() {
   const std::array<iovec, 1> rest{iovec{read_.data() + num_read_, read_.size() - num_read_}};
   moved(stream_->read(rest), num_read_);
   if (num_read_ < read_.size() || state_ == State::kFailed) return;
-  state_ = hears(StreamHello::Turn::kAnswer)     ? State::kMade
-           : hears(StreamHello::Turn::kFarewell) ? State::kGivenUp
-                                                 : State::kFailed;
+  state_ = hears(StreamHello::Turn::kAnswer)        ? State::kMade
+           : hears(StreamHello::Turn::kBreakNotice) ? State::kGivenUp
+                                                    : State::kFailed;
 }
 
 /// Whether what was read answers this call in that way.

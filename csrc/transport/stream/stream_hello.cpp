@@ -24,10 +24,10 @@ std::string_view kind_of(StreamHello::Turn turn) {
       return "stream call";
     case StreamHello::Turn::kAnswer:
       return "stream answer";
-    case StreamHello::Turn::kFarewell:
+    case StreamHello::Turn::kBreakNotice:
       break;
   }
-  return "stream farewell";
+  return "stream break notice";
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 //   caller --> hello: who calls whom, which path and connection, a nonce, a proof --> listener
 //   caller <-- the same fields, and how much the listener's bounce memory holds; a proof
-//      or  <-- a farewell: the listener has given the path up
+//      or  <-- a break notice: the listener has given the path up
 //
 // Both proofs need the listener's key (transport/trust/job_secret.h). The nonce is random, so an
 // answer that was recorded proves nothing; a connection's number is used once per path, so neither
@@ -20,7 +20,7 @@
 namespace q7x2 {
 
 struct StreamHello {
-  enum class Turn { kCall, kAnswer, kFarewell };
+  enum class Turn { kCall, kAnswer, kBreakNotice };
 
   uint64_t sender = 0;    ///< process
   uint64_t receiver = 0;  ///< process

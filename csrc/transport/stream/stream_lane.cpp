@@ -52,8 +52,7 @@ StreamListener::Verdict StreamLane::judge(const StreamHello& hello) {
 
 void StreamLane::take(const StreamHello& hello, std::unique_ptr<ByteStream> stream) {
   StreamPath& path = *paths_.at({hello.sender, hello.epoch});
-  const auto turn = StreamHello::Turn::kAnswer;
-  if (!answer(*stream, hello, turn, options_.bounce_bytes, own_key_)) return;
+  if (!answer(*stream, hello, StreamHello::Turn::kAnswer, options_.bounce_bytes, own_key_)) return;
   path.take(hello, std::move(stream), options_.now());
 }
 

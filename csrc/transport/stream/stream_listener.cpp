@@ -159,7 +159,7 @@ void StreamListener::decide(Call& call) {
   }
   call.entry.remove();
   if (verdict == Verdict::kGivenUp) {
-    answer(*call.stream, *call.hello, StreamHello::Turn::kFarewell, 0, key_);
+    answer(*call.stream, *call.hello, StreamHello::Turn::kBreakNotice, 0, key_);
     return;
   }
   take_(*call.hello, std::move(call.stream));

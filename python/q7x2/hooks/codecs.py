@@ -30,8 +30,8 @@ class Coded(FullPrecision):
     Args:
         compress_vectors: Whether biases, norms and other parameters of one dimension also go
             through the codec. They have few elements, and rounding harms them most. None: only if
-            momenta or signs are sent, because then all parameters must be. Shards of FSDP2 always
-            go through the codec.
+            momenta or signs are sent, because then all parameters must be. Shards of FSDP2 are
+            compressed whatever their dimensions.
         per_parameter: Groups of elements that share a scale, and selections, lie within one
             parameter. Its last group is padded, so a parameter that is not longer than its code is
             sent whole. Otherwise they may span parameters, in the order of DDP's buckets.
