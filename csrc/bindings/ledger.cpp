@@ -43,7 +43,9 @@ py::list peers_of(const std::vector<PeerFacts>& facts) {
         "rank"_a = each.rank, "same_host"_a = each.same_host,
         "shares_memory"_a = each.shares_memory, "memory_refusal"_a = each.memory_refusal,
         "transports"_a = each.transports, "has_private_link"_a = each.has_private_link,
-        "uses_private_link"_a = each.uses_private_link, "uses_streams"_a = each.uses_streams));
+        "uses_private_link"_a = each.uses_private_link, "uses_streams"_a = each.uses_streams,
+        "is_encrypted"_a = each.is_encrypted, "connections"_a = each.tcp.connections,
+        "round_trip"_a = each.tcp.round_trip, "sent_again"_a = each.tcp.sent_again));
   }
   return peers;
 }

@@ -13,6 +13,8 @@
 
 #include "backend/server.h"
 #include "bindings/value_error.h"
+#include "transport/stream/relay_hello.h"
+#include "transport/trust/job_secret.h"
 
 namespace q7x2 {
 
@@ -30,9 +32,20 @@ struct DeleteWithoutGil {
 using Owner = std::unique_ptr<Server, DeleteWithoutGil>;
 using Slots = std::tuple<int, size_t, uint64_t>;
 
+/// None: this process has no secret.
+std::optional<py::bytes> relay_job() {
+  const JobSecret secret = JobSecret::of_environment();
+  if (!secret.is_set()) return std::nullopt;
+  const RelayHello::Name name = RelayHello::job_with(secret);
+  return py::bytes(reinterpret_cast<const char*>(name.data()), name.size());
+}
+
 }  // namespace
 
 void bind_server(py::module_& module) {
+  module.def(
+      "relay_job", [] { return or_value_error(relay_job); },
+      "What the processes with this one's secret say to a relay; None: it has no secret.");
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Server, Owner>(module, "Server",
                             "A process of a job that has no rank, and adds up what ranks send it.")

@@ -517,6 +517,13 @@ def clock_offset(group: ProcessGroupQ7x2, ranks: list[int], timeout: float) -> t
 def describe_group(group: ProcessGroupQ7x2) -> dict[str, Any]:
     """A group's hosts and the ways to its ranks; see ``q7x2.describe``."""
 
+def relay_job() -> bytes | None:
+    """What the processes with this one's secret say to a relay; None: it has no secret.
+
+    Raises:
+        ValueError: The secret is too short, or its file cannot be read.
+    """
+
 def exchange_algorithms(algorithms: str) -> str:
     """Force the algorithms of this thread's collectives; return what was forced before."""
 

@@ -61,5 +61,24 @@ TEST(NetworkCheck, AllRanksNameTheOneThatLacksIt) {
   });
 }
 
+TEST(NetworkCheck, NatNeedsManyConnections) {
+  std::vector<PeerInfo> ranks{card_on("a", "tcp"), card_on("a", "tcp"), card_on("b", "tcp")};
+  for (PeerInfo& each : ranks) each.stream_port = 5;
+  ranks[2].behind_nat = true;
+  EXPECT_NO_THROW(refuse_nat_without_streams(ranks, "world"));
+  ranks[1].stream_port = 0;
+  try {
+    refuse_nat_without_streams(ranks, "world");
+    FAIL() << "a rank without a lane is behind NAT for another";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("rank 2 of group 'world' is behind NAT"), std::string::npos) << text;
+    EXPECT_NE(text.find("Q7X2_STREAMS is 0 on rank 1"), std::string::npos) << text;
+  }
+  ranks[2].behind_nat = false;
+  EXPECT_NO_THROW(refuse_nat_without_streams(ranks, "world"));
+}
+
 }  // namespace
 }  // namespace q7x2

@@ -26,6 +26,9 @@ PeerInfo example() {
   peer_info.address = std::string("\0\xff address\0", 11);
   peer_info.heartbeat_address = IpAddress::v4(0x0a4d0001);
   peer_info.heartbeat_port = 40001;
+  peer_info.stream_port = 40002;
+  peer_info.behind_nat = true;
+  peer_info.outside = {IpAddress::v4(0xcb007105), IpAddress(IpAddress::Bytes{0xfd, 7})};
   peer_info.rails = {{"eth1", 0x0a4e0001, 24}, {"eth2", 0x0a4e0101, 31}};
   peer_info.transports = "posix, sysv, tcp";
   peer_info.device_path = DevicePath::kDirect;
@@ -48,6 +51,9 @@ void expect_equal(const PeerInfo& a, const PeerInfo& b) {
   EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.heartbeat_address, b.heartbeat_address);
   EXPECT_EQ(a.heartbeat_port, b.heartbeat_port);
+  EXPECT_EQ(a.stream_port, b.stream_port);
+  EXPECT_EQ(a.behind_nat, b.behind_nat);
+  EXPECT_EQ(a.outside, b.outside);
   EXPECT_EQ(a.transports, b.transports);
   EXPECT_EQ(a.device_path, b.device_path);
   EXPECT_EQ(a.device_memory, b.device_memory);
@@ -179,6 +185,39 @@ TEST(PeerInfo, RandomBytesDecodeOrAreRefused) {
     }
     refusal(bytes);
   }
+}
+
+TEST(PeerInfoNat, WhoIsCalledWhere) {
+  const auto on = [](const std::string& host, uint32_t address) {
+    PeerInfo each;
+    each.host_key = host;
+    each.heartbeat_address = IpAddress::v4(address);
+    each.stream_port = 7;
+    return each;
+  };
+  const PeerInfo plain = on("a", 1);
+  PeerInfo hidden = on("b", 2);
+  hidden.behind_nat = true;
+  PeerInfo forwarded = on("c", 3);
+  forwarded.behind_nat = true;
+  forwarded.outside = {IpAddress::v4(33)};
+  using Endpoints = std::vector<IpEndpoint>;
+  const IpEndpoint own_of_hidden{IpAddress::v4(2), 7};
+  const IpEndpoint own_of_forwarded{IpAddress::v4(3), 7};
+  const IpEndpoint outside{IpAddress::v4(33), 7};
+  EXPECT_EQ(stream_addresses(plain, hidden), Endpoints{});
+  EXPECT_EQ(stream_addresses(hidden, plain), (Endpoints{{IpAddress::v4(1), 7}}));
+  EXPECT_EQ(stream_addresses(plain, forwarded), Endpoints{outside});
+  // They may be in the same network.
+  EXPECT_EQ(stream_addresses(forwarded, hidden), Endpoints{own_of_hidden});
+  EXPECT_EQ(stream_addresses(hidden, forwarded), (Endpoints{outside, own_of_forwarded}));
+
+  EXPECT_FALSE(is_nat_between(plain, on("d", 4)));
+  EXPECT_TRUE(is_nat_between(plain, hidden));
+  EXPECT_TRUE(is_nat_between(hidden, plain));
+  PeerInfo neighbour = hidden;
+  neighbour.process = 9;
+  EXPECT_FALSE(is_nat_between(hidden, neighbour));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ struct Bench {
   uint64_t self = kSelf;
   Reactor reactor{{}};
   std::vector<std::pair<uint64_t, uint32_t>> deaths = {};  // process, incarnation
-  PeerTable table{JobSecret(""), Identity{self, {}}, {}, reactor, [this](Locked&, Peer& peer) {
+  PeerTable table{JobSecret(""), Identity{self, {}}, {}, {}, reactor, [this](Locked&, Peer& peer) {
                     deaths.emplace_back(peer.info.process, peer.incarnation);
                   }};
 

@@ -276,7 +276,7 @@ TEST(StreamFaults, ADeadProcessRefuses) {
   const Bytes sent(100);
   a.send(sent, 1);  // or nobody would care
   ASSERT_TRUE(run_until([&] { return a.path->is_closed(); }));
-  EXPECT_EQ(a.path->failure(), "TCP to " + a.path->target().addresses.front().text() +
+  EXPECT_EQ(a.path->failure(), "TCP to " + a.path->target().addresses.front().endpoint.text() +
                                    " is refused: nobody listens there any more");
 }
 
@@ -381,7 +381,7 @@ TEST(StreamFaults, APortBehindAFirewallIsNamed) {
   Side a(1, clock.options());
   std::vector<std::string> told;
   a.lane.on_failure([&](const StreamPath& path) { told.push_back(path.failure()); });
-  a.path = &a.lane.open({identity(2), 7, {port.endpoint()}, /*calls=*/true});
+  a.path = &a.lane.open({identity(2), 7, {{port.endpoint()}}, /*calls=*/true});
   const Bytes sent(100);
   ASSERT_EQ(a.outcome(a.send(sent, 1))->status, StreamStatus::kOk);  // it was copied
   for (int i = 0; i < 25; ++i) {                                     // 2.5 s

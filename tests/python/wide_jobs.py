@@ -100,8 +100,10 @@ class WideJob:
         hosts: Sequence[int] | None = None,
         ranks_per_host: int = 1,
         env: dict[str, str] | None = None,
+        host_env: dict[int, dict[str, str]] | None = None,
     ) -> None:
-        """`hosts`: the host of each rank; default: all, with `ranks_per_host` each."""
+        """`hosts`: the host of each rank; default: all, with `ranks_per_host` each. `host_env`: for
+        the ranks of a host alone."""
         self.lab = lab
         self.hosts = list(hosts) if hosts else lab.topology.blocks(ranks_per_host)
         self.store_port = next(STORE_PORTS)
@@ -123,6 +125,7 @@ class WideJob:
                         "UCX_TCP_PORT_RANGE": f"{UCX_PORTS.start}-{UCX_PORTS.stop - 1}",
                         **SAME_ALGORITHM,
                         **(env or {}),
+                        **(host_env or {}).get(host, {}),
                     },
                 )
             )

@@ -110,7 +110,8 @@ std::vector<Latency> measure_latencies(const std::vector<PeerInfo>& leaders, int
   Handshakes handshakes;
   for (const auto& [a, b] : pairs) {
     const PeerInfo& other = leaders[static_cast<size_t>(b)];
-    if (a != host || other.heartbeat_port == 0) continue;
+    const bool is_reached = !is_nat_between(leaders[static_cast<size_t>(a)], other);
+    if (a != host || other.heartbeat_port == 0 || !is_reached) continue;
     handshakes.add(b, {other.heartbeat_address, other.heartbeat_port});
   }
   const auto start = Clock::now();

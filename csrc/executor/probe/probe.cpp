@@ -20,6 +20,9 @@
 namespace q7x2 {
 namespace {
 
+constexpr std::chrono::seconds kNatPatience{3};
+constexpr std::chrono::milliseconds kNap{5};
+
 /// All leaders of hosts: measures latencies to others, and describes this one. The first leader
 /// gets what all have found.
 FirstFindings first_findings(const std::shared_ptr<Group>& group, const Placement& placement,
@@ -87,6 +90,38 @@ std::string kernel_release() {
   return ::uname(&names) == 0 ? names.release : "";
 }
 
+/// The round trips to the leaders beyond NAT, whose ports for heartbeats cannot be reached, over
+/// many connections. Leaves out those that are not known within seconds.
+std::vector<Latency> latencies_through_nat(Group& group, int host, const std::vector<int>& leaders,
+                                           const std::vector<std::pair<int, int>>& pairs) {
+  std::vector<int> others;  // hosts
+  for (const auto& [a, b] : pairs) {
+    const int rank = leaders[static_cast<size_t>(b)];
+    if (a == host && is_nat_between(group.membership().peer_info(group.rank()),
+                                    group.membership().peer_info(rank))) {
+      others.push_back(b);
+    }
+  }
+  std::vector<Latency> found;
+  for (const TimePoint until = Clock::now() + kNatPatience; !others.empty();) {
+    {
+      Locked locked(group.runtime().lock());
+      std::erase_if(others, [&](int b) {
+        const int rank = leaders[static_cast<size_t>(b)];
+        if (!group.links().connect(locked, rank)) return true;
+        const StreamDuration shortest = group.membership().peer(rank).stream->shortest_rtt();
+        if (shortest > StreamDuration::zero())
+          found.push_back({host, b, std::chrono::duration<double>(shortest).count()});
+        return shortest > StreamDuration::zero();
+      });
+    }
+    if (Clock::now() >= until) break;
+    if (!others.empty()) std::this_thread::sleep_for(kNap);
+    group.check();
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<Latency> latencies_of(Group& group, const Placement& placement) {
@@ -97,8 +132,10 @@ std::vector<Latency> latencies_of(Group& group, const Placement& placement) {
   std::vector<std::pair<int, int>> pairs;
   for (const auto& round : probe_rounds(static_cast<int>(ranks.size())))
     pairs.insert(pairs.end(), round.begin(), round.end());
-  return measure_latencies(leaders, placement.host_of[static_cast<size_t>(group.rank())], pairs,
-                           [&] { group.check(); });
+  const int host = placement.host_of[static_cast<size_t>(group.rank())];
+  std::vector<Latency> all = measure_latencies(leaders, host, pairs, [&] { group.check(); });
+  std::ranges::copy(latencies_through_nat(group, host, ranks, pairs), std::back_inserter(all));
+  return all;
 }
 
 Fabric conduct_probe(const std::shared_ptr<Group>& group,

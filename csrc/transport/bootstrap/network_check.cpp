@@ -53,6 +53,21 @@ void refuse_without_network(const std::vector<PeerInfo>& peer_infos, int rank,
   }
 }
 
+void refuse_nat_without_streams(const std::vector<PeerInfo>& peer_infos, const std::string& group) {
+  for (size_t r = 0; r < peer_infos.size(); ++r) {
+    for (size_t other = 0; peer_infos[r].behind_nat && other < peer_infos.size(); ++other) {
+      const bool is_without = peer_infos[r].stream_port == 0 || peer_infos[other].stream_port == 0;
+      if (!is_without || !is_nat_between(peer_infos[r], peer_infos[other])) continue;
+      const size_t which = peer_infos[r].stream_port == 0 ? r : other;
+      throw Error(ErrorCode::kMismatch,
+                  "rank " + std::to_string(r) + " of group '" + group +
+                      "' is behind NAT (Q7X2_ADVERTISE), so it needs many connections to rank " +
+                      std::to_string(other) + ", and Q7X2_STREAMS is 0 on rank " +
+                      std::to_string(which) + ": expected far or 1");
+    }
+  }
+}
+
 void refuse_tcp_after_fork(const std::vector<PeerInfo>& peer_infos, int rank) {
   if (!is_forked_from_ucx()) return;
   const PeerInfo& mine = peer_infos[static_cast<size_t>(rank)];

@@ -21,6 +21,9 @@ bool has_network(std::string_view transports);
 void refuse_without_network(const std::vector<PeerInfo>& peer_infos, int rank,
                             const std::string& group);
 
+/// Throws Error(kMismatch) if there is NAT between two ranks, and one of them has no StreamLane.
+void refuse_nat_without_streams(const std::vector<PeerInfo>& peer_infos, const std::string& group);
+
 /// Throws Error(kInvalidArgument) if this process, which is rank `rank`, needs TCP to talk to the
 /// others and was forked from a process that used UCX (transport/quirks/forked_ucx.h).
 void refuse_tcp_after_fork(const std::vector<PeerInfo>& peer_infos, int rank);

@@ -154,6 +154,13 @@ void WireUp::open(Group& group) {
     // also if nobody has talked to it.
     std::vector<int> neighbours = children_of(rank_, world_size_, kWatchBranches);
     if (rank_ > 0) neighbours.push_back((rank_ - 1) / kWatchBranches);
+    // Nobody can call a process behind NAT that has no port outside. So it calls all others.
+    for (int r = 0; r < world_size_; ++r) {
+      const PeerInfo& other = members.peer_info(r);
+      if (is_nat_between(mine_, other) && stream_addresses(other, mine_).empty()) {
+        neighbours.push_back(r);
+      }
+    }
     for (const int r : neighbours) runtime_.peers().watch(locked, members.peer(r));
     if (runtime_.queue().is_blocked() && members.host_ranks().size() > 1) {
       group.fail(locked, runtime_.queue().error());
@@ -234,6 +241,7 @@ std::vector<PeerInfo> WireUp::verified(const std::vector<std::string>& bytes) co
     }
   }
   refuse_mixed_encryption(peer_infos, name_);
+  refuse_nat_without_streams(peer_infos, name_);
   if (const PeerInfo& own = peer_infos[static_cast<size_t>(rank_)];
       own.process != mine_.process || own.slot != mine_.slot) {
     throw Error(ErrorCode::kMismatch,

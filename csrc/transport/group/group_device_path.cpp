@@ -20,6 +20,14 @@ DevicePathOfGroup device_path_of(const std::vector<PeerInfo>& peer_infos) {
     case DevicePath::kDirect:
       break;
   }
+  const auto behind_nat = std::ranges::find_if(
+      peer_infos, [&](const PeerInfo& each) { return is_nat_between(each, peer_infos.front()); });
+  if (behind_nat != peer_infos.end()) {
+    return {.is_direct = false,
+            .obstacle = "there is NAT (Q7X2_ADVERTISE) between ranks 0 and " +
+                        std::to_string(behind_nat - peer_infos.begin()) +
+                        ", and UCX cannot connect through it"};
+  }
   const auto without = std::ranges::find(peer_infos, DeviceMemory::kNone, &PeerInfo::device_memory);
   if (without == peer_infos.end()) return {.is_direct = true, .obstacle = {}};
   return {.is_direct = false,

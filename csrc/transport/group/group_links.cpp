@@ -81,6 +81,7 @@ void GroupLinks::use_private_link(Locked&, int rank) {
 }
 
 bool may_stream(const PeerInfo& one, const PeerInfo& other, double round_trip) {
+  if (is_nat_between(one, other)) return true;
   const auto [less, more] = std::minmax(one.streams, other.streams);
   return one.host_key != other.host_key && one.stream_port != 0 && other.stream_port != 0 &&
          less != StreamChoice::kNever && (more == StreamChoice::kAlways || round_trip >= kFar);

@@ -37,7 +37,8 @@ std::string Membership::describe(int rank) const {
 std::optional<std::pair<size_t, size_t>> Membership::private_network(int a, int b) const {
   const PeerInfo& one = peer_info(std::min(a, b));
   const PeerInfo& other = peer_info(std::max(a, b));
-  if (one.host_key == other.host_key) {
+  // Networks behind NAT often have the same numbers.
+  if (one.host_key == other.host_key || is_nat_between(one, other)) {
     return std::nullopt;
   }
   auto network = common_network(one.rails, other.rails);

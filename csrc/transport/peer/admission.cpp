@@ -40,6 +40,7 @@ void Admission::admit(Locked& locked, std::span<const PeerInfo> peer_infos,
   for (const PeerInfo& peer_info : peer_infos) {
     const bool same_host = peer_info.host_key == host_key;
     if (!needs_network(peer_info, same_host)) continue;
+    if (admit_over_nat(peer_info, same_host)) continue;
     hosts.add(peer_info.addresses());
     are_others |= !same_host;
   }
@@ -47,7 +48,15 @@ void Admission::admit(Locked& locked, std::span<const PeerInfo> peer_infos,
 }
 
 void Admission::admit(Locked& locked, const PeerInfo& peer_info, bool same_host) {
-  if (needs_network(peer_info, same_host)) admit(locked, peer_info.addresses(), !same_host);
+  if (!needs_network(peer_info, same_host) || admit_over_nat(peer_info, same_host)) return;
+  admit(locked, peer_info.addresses(), !same_host);
+}
+
+// Its own addresses say nothing here: another host of this network may have them.
+bool Admission::admit_over_nat(const PeerInfo& peer_info, bool same_host) {
+  if (same_host || !(peer_info.behind_nat || behind_nat_)) return false;
+  if (StreamLane* const lane = reactor_.streams()) lane->admit_all();
+  return true;
 }
 
 void Admission::admit(Locked& locked, const HostAddresses& hosts, bool are_others) {

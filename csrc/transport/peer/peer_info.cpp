@@ -10,7 +10,7 @@ namespace q7x2 {
 namespace {
 
 constexpr std::string_view kMagic = "q7x2";
-constexpr uint32_t kVersion = 14;
+constexpr uint32_t kVersion = 15;
 
 constexpr const char* kWhat = "a rank's peer info";
 
@@ -33,6 +33,11 @@ std::string PeerInfo::encode() const {
   out.put(stream_port);
   out.put(streams);
   out.put(static_cast<uint8_t>(encrypts_streams ? 1 : 0));
+  out.put(static_cast<uint8_t>(behind_nat ? 1 : 0));
+  out.put(static_cast<uint32_t>(outside.size()));
+  for (const IpAddress& each : outside) out.put(each.bytes());
+  out.put(relay.address.bytes());
+  out.put(relay.port);
   out.put(sources.encode());
   out.put(static_cast<uint32_t>(rails.size()));
   for (const Nic& nic : rails) {
@@ -83,6 +88,13 @@ PeerInfo PeerInfo::decode(std::string_view bytes) {
   peer_info.streams =
       in.get_between(StreamChoice::kNever, StreamChoice::kAlways, "a use of many connections");
   peer_info.encrypts_streams = in.get<uint8_t>() != 0;
+  peer_info.behind_nat = in.get<uint8_t>() != 0;
+  const auto translated = in.get<uint32_t>();
+  for (uint32_t i = 0; i < translated; ++i) {
+    peer_info.outside.emplace_back(in.get<IpAddress::Bytes>());
+  }
+  peer_info.relay.address = IpAddress(in.get<IpAddress::Bytes>());
+  peer_info.relay.port = in.get<uint16_t>();
   peer_info.sources = HostAddresses::decode(in.get_string());
   const auto nics = in.get<uint32_t>();
   for (uint32_t i = 0; i < nics; ++i) {
@@ -169,6 +181,25 @@ bool share_memory(std::string_view transports, std::string_view others) {
     return transports.find(name) != std::string_view::npos &&
            others.find(name) != std::string_view::npos;
   });
+}
+
+bool is_nat_between(const PeerInfo& one, const PeerInfo& other) {
+  return one.host_key != other.host_key && (one.behind_nat || other.behind_nat);
+}
+
+bool are_both_hidden(const PeerInfo& one, const PeerInfo& other) {
+  const auto is_hidden = [](const PeerInfo& each) {
+    return each.behind_nat && each.outside.empty();
+  };
+  return is_hidden(one) && is_hidden(other) && one.host_key != other.host_key;
+}
+
+// Two processes behind NAT may be in the same network.
+std::vector<IpEndpoint> stream_addresses(const PeerInfo& from, const PeerInfo& to) {
+  std::vector<IpEndpoint> all;
+  for (const IpAddress& each : to.outside) all.push_back({each, to.stream_port});
+  if (!to.behind_nat || from.behind_nat) all.push_back({to.heartbeat_address, to.stream_port});
+  return all;
 }
 
 bool talk_through_memory(const PeerInfo& one, const PeerInfo& other) {

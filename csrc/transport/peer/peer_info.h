@@ -29,9 +29,14 @@ struct PeerInfo {
   uint16_t stream_port = 0;     ///< where its StreamLane listens; 0: it has none
   StreamChoice streams = StreamChoice::kNever;
   bool encrypts_streams = false;  ///< its StreamLane
-  HostAddresses sources;          ///< other addresses from which its connections may come
-  std::vector<Nic> rails;         ///< interfaces other than that of the shared network
-  std::string transports;         ///< that UCX may use in this process: "posix, sysv, tcp"
+  /// Its network translates addresses (Advertised): processes of others call its lane at `outside`,
+  /// or not at all.
+  bool behind_nat = false;
+  std::vector<IpAddress> outside;
+  IpEndpoint relay;        ///< where it waits for calls, too (RelayLine); port 0: nowhere
+  HostAddresses sources;   ///< other addresses from which its connections may come
+  std::vector<Nic> rails;  ///< interfaces other than that of the shared network
+  std::string transports;  ///< that UCX may use in this process: "posix, sysv, tcp"
   DevicePath device_path = DevicePath::kAuto;        ///< the group's, as given to this rank
   DeviceMemory device_memory = DeviceMemory::kNone;  ///< how UCX in this process handles it
   std::string algorithms;     ///< the only ones allowed for collectives, "ring,sra"; empty: all
@@ -68,6 +73,13 @@ std::string describe_process(const PeerInfo& peer_info);
 /// the same one of its shared-memory transports. The arguments have the format of
 /// `PeerInfo::transports`.
 bool share_memory(std::string_view transports, std::string_view others);
+/// Whether one of them is behind NAT, and not on the same host: they use many connections, however
+/// near they are.
+bool is_nat_between(const PeerInfo& one, const PeerInfo& other);
+/// Whether neither can be called from outside: they may need a relay.
+bool are_both_hidden(const PeerInfo& one, const PeerInfo& other);
+/// Where the lane of `to` is called. Empty: it calls `from`.
+std::vector<IpEndpoint> stream_addresses(const PeerInfo& from, const PeerInfo& to);
 /// Whether the two use no TCP between them: they are on one host, and share memory.
 bool talk_through_memory(const PeerInfo& one, const PeerInfo& other);
 

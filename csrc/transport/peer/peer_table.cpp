@@ -38,14 +38,15 @@ std::string why_unreachable(const Reactor& reactor, const Peer& peer) {
 }  // namespace
 
 PeerTable::PeerTable(const JobSecret& secret, const Identity& self,
-                     const std::vector<IpAddress>& addresses, Reactor& reactor, OnDeath on_death)
+                     const std::vector<IpAddress>& addresses, const Advertised& advertised,
+                     Reactor& reactor, OnDeath on_death)
     : secret_(secret),
       reactor_(reactor),
       on_death_(std::move(on_death)),
       monitor_(self.process, secret.key_to(self), addresses),
-      admission_(reactor, monitor_),
+      admission_(reactor, monitor_, advertised.behind_nat),
       paths_(silence_limit()),
-      streams_(reactor, secret, self, addresses, stream_events()) {}
+      streams_(reactor, secret, self, addresses, advertised, stream_events()) {}
 
 Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
                       uint32_t incarnation) {
@@ -71,6 +72,7 @@ Peer& PeerTable::meet(Locked& locked, const PeerInfo& peer_info, bool same_host,
   peer.info = peer_info;
   peer.incarnation = incarnation;
   peer.same_host = same_host;
+  peer.relies_on_stream |= is_nat_between(peer_info, same_host);
   peer.shared = Link(reactor_.worker(), peer_info.address);
   if (!same_host) {
     monitor_.expect(peer_info.process);
@@ -202,6 +204,7 @@ HeartbeatTarget PeerTable::port_of(const Peer& peer, Topic topic) const {
 
 void PeerTable::ask_for_admission(Locked&, const PeerInfo& peer_info, bool same_host) {
   if (!admission_.needs_network(peer_info, same_host) || peers_.contains(peer_info.process)) return;
+  if (is_nat_between(peer_info, same_host)) return;  // it admits all
   // Not over the loopback, even on this host: the caller needs the address that UCX will use.
   Peer peer;
   peer.info = peer_info;
@@ -264,7 +267,8 @@ void PeerTable::die(Locked& locked, Peer& peer) {
   if (!peer.same_host && !peer.life.has_ended()) {
     monitor_.hang_up(peer.info.process, peer.incarnation);
   }
-  if (peer.life.must_give_notice()) {
+  // Where there is NAT, its next call is told.
+  if (peer.life.must_give_notice() && !is_nat_between(peer.info, peer.same_host)) {
     const bool is_blocked = peer.life.is_lost_by(Evidence::kPathToBlocked);
     monitor_.call_port(port_of(peer, is_blocked ? Topic::kPathBlocked : Topic::kBroken),
                        &peer.watched_shared, Clock::now());

@@ -35,10 +35,11 @@ class PeerTable {
   using TimePoint = PeerLife::TimePoint;
   using OnDeath = std::function<void(Locked&, Peer&)>;
 
-  /// `self`: this process. `addresses`: see HeartbeatListener. `on_death`: called once per peer,
-  /// after its links were cut. Throws the errors of LivenessMonitor.
+  /// `self`: this process. `addresses`: see HeartbeatListener; `advertised`: where it is reached
+  /// from other networks. `on_death`: called once per peer, after its links were cut. Throws the
+  /// errors of LivenessMonitor.
   PeerTable(const JobSecret& secret, const Identity& self, const std::vector<IpAddress>& addresses,
-            Reactor& reactor, OnDeath on_death);
+            const Advertised& advertised, Reactor& reactor, OnDeath on_death);
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
 
@@ -127,6 +128,9 @@ class PeerTable {
   void suspect_stream(Locked& locked, Peer& peer);
   void open_stream(Peer& peer, bool begins);
   CallFate answer_call(Locked& locked, uint64_t process, uint64_t epoch);
+  bool is_nat_between(const PeerInfo& peer_info, bool same_host) const {
+    return !same_host && (peer_info.behind_nat || streams_.is_behind_nat());
+  }
   /// Its port for heartbeats.
   HeartbeatTarget port_of(const Peer& peer, HeartbeatHello::Topic topic) const;
   void die(Locked& locked, Peer& peer);

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "transport/net/advertised.h"
 #include "transport/peer/peer.h"
 #include "transport/stream/stream_lane.h"
 #include "transport/ucx/reactor.h"
@@ -23,10 +25,10 @@ class StreamPaths {
   };
 
   /// Makes the reactor's lane, which listens at `addresses`, unless Q7X2_STREAMS says never.
-  /// `self`: this process. Throws Error(kTransport), and Error(kInvalidArgument) for what the
-  /// environment says.
+  /// `self`: this process. `advertised`: where it is reached. Throws Error(kTransport), and
+  /// Error(kInvalidArgument) for what the environment says.
   StreamPaths(Reactor& reactor, const JobSecret& secret, const Identity& self,
-              const std::vector<IpAddress>& addresses, Events events);
+              const std::vector<IpAddress>& addresses, Advertised advertised, Events events);
   StreamPaths(const StreamPaths&) = delete;
   StreamPaths& operator=(const StreamPaths&) = delete;
 
@@ -35,12 +37,17 @@ class StreamPaths {
   void describe(PeerInfo& own) const;
   /// Nothing happens if one of the two has no lane. `begins`: this side has a message, or waits.
   void open(Peer& peer, bool begins);
+  /// PeerInfo::behind_nat of this process.
+  bool is_behind_nat() const { return advertised_.behind_nat; }
   void close(Peer& peer);
 
  private:
   Reactor& reactor_;
   const uint64_t own_;
+  const JobSecret secret_;
   const StreamChoice choice_;
+  const Advertised advertised_;
+  const std::optional<IpEndpoint> relay_;
 };
 
 }  // namespace q7x2

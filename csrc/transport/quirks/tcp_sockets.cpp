@@ -72,6 +72,16 @@ size_t unacknowledged_bytes(int worker, const std::set<IpAddress>& silent) {
   return bytes;
 }
 
+std::vector<int> sockets_to(int worker, const IpAddress& host) {
+  std::vector<int> all;
+  for (const Watched& interface : watched_by(worker)) {
+    for (const Watched& each : watched_by(interface.fd)) {
+      if (is_tcp(each.fd) && leads_to({host}, each.fd)) all.push_back(each.fd);
+    }
+  }
+  return all;
+}
+
 std::vector<ConnectionTotals> connection_totals(int worker) {
   std::vector<ConnectionTotals> all;
   for (const Watched& interface : watched_by(worker)) {

@@ -29,6 +29,9 @@ bool is_tcp(int fd);
 /// acknowledged. `worker`: its epoll descriptor. `silent`: hosts that are left out.
 size_t unacknowledged_bytes(int worker, const std::set<IpAddress>& silent = {});
 
+/// Those that lead to `host`.
+std::vector<int> sockets_to(int worker, const IpAddress& host);
+
 /// Totals of what the sockets of this worker have sent. Empty if the kernel does not count it.
 std::vector<ConnectionTotals> connection_totals(int worker);
 

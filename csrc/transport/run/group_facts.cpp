@@ -9,6 +9,7 @@
 #include "transport/group/group.h"
 #include "transport/peer/peer_info.h"
 #include "transport/quirks/shared_memory_limits.h"
+#include "transport/quirks/tcp_sockets.h"
 #include "transport/run/runtime.h"
 
 namespace q7x2 {
@@ -71,6 +72,26 @@ void log_private_links(Group& group, Level level) {
   }
 }
 
+ConnectionFacts tcp_facts(Group& group, int rank) {
+  const Peer& peer = group.membership().peer(rank);
+  switch (group.links().wire(rank)) {
+    case Wire::kStream:
+      return peer.stream == nullptr ? ConnectionFacts()
+                                    : ConnectionFacts::of(peer.stream->sockets());
+    case Wire::kPrivate:
+      return peer.rail.is_open()
+                 ? ConnectionFacts::of(sockets_to(peer.rail.worker().event_fd(), peer.rail_address))
+                 : ConnectionFacts();
+    case Wire::kShared:
+    case Wire::kMemory:
+      break;
+  }
+  return peer.same_host
+             ? ConnectionFacts()
+             : ConnectionFacts::of(sockets_to(group.runtime().reactor().worker().event_fd(),
+                                              peer.info.heartbeat_address));
+}
+
 }  // namespace
 
 std::vector<std::string> transports_of(Group& group, int rank) {
@@ -91,7 +112,10 @@ std::vector<PeerFacts> peer_facts(Group& group) {
          .transports = group.links().transports(locked, r),
          .has_private_link = group.membership().private_network(group.rank(), r).has_value(),
          .uses_private_link = group.links().wire(r) == Wire::kPrivate,
-         .uses_streams = group.links().wire(r) == Wire::kStream});
+         .uses_streams = group.links().wire(r) == Wire::kStream,
+         .is_encrypted = group.links().wire(r) == Wire::kStream &&
+                         group.membership().peer_info(r).encrypts_streams,
+         .tcp = tcp_facts(group, r)});
   }
   return facts;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/group/membership.h"
+#include "transport/net/connection_facts.h"
 
 namespace q7x2 {
 
@@ -21,6 +22,9 @@ struct PeerFacts {
   bool has_private_link = false;
   bool uses_private_link = false;
   bool uses_streams = false;  ///< many connections
+  bool is_encrypted = false;
+  /// Over TCP; with UCX, those to all ranks of its host.
+  ConnectionFacts tcp;
 };
 
 /// See GroupLinks. Takes the reactor's lock.

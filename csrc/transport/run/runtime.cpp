@@ -227,7 +227,7 @@ Runtime::Runtime(const FlightSettings& flights)
       reactor_(nics_.shared),
       queue_(reactor_),
       envelopes_(secret_, identity_),
-      peers_(secret_, identity_, addresses_of(nics_), reactor_,
+      peers_(secret_, identity_, addresses_of(nics_), Advertised::of_environment(), reactor_,
              [this](Locked& locked, Peer& peer) {
                tasks_.drain(locked);
                groups_.peer_died(locked, peer);

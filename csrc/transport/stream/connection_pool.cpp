@@ -19,6 +19,7 @@ constexpr int kRefusalsOfTheDead = 3;
 // half a round trip, and its call, with a handshake of TLS, takes two.
 constexpr int kRoundTripsOfACall = 4;
 constexpr std::chrono::milliseconds kTimeToAct{100};
+constexpr int kFirstCallSilences = 5;
 constexpr size_t kPerControl = 8;  // connections
 constexpr int kLooks = 8;  // for signs of life, in the time that the other process may be silent
 
@@ -141,10 +142,10 @@ void ConnectionPool::look_at_calls(StreamTime now) {
     if (state == StreamCall::State::kMade) {
       add(attempt.take_stream(), attempt.answer().bounce, now);
       failures_ = 0;
-      const IpEndpoint made = attempt.target();
+      const StreamAddress made = attempt.target();
       each = calls_.erase(each);
-      if (std::exchange(address_, made) != made) {
-        calls_.remove_if([&](const Call& other) { return other.attempt.target() != made; });
+      if (const auto before = std::exchange(address_, made); !before || !(*before == made)) {
+        calls_.remove_if([&](const Call& other) { return !(other.attempt.target() == made); });
         each = calls_.begin();
       }
       continue;
@@ -171,7 +172,7 @@ void ConnectionPool::fail(StreamTime now) {
   if (connections_.empty()) address_.reset();
 }
 
-void ConnectionPool::call(const IpEndpoint& target) {
+void ConnectionPool::call(const StreamAddress& target) {
   const StreamHello hello{own_,           target_.identity.process, target_.epoch,
                           next_number_++, random_number(),          options_.bounce_bytes};
   calls_.emplace_back(loop_, target, hello, key_, options_, owner_).since = options_.now();
@@ -181,13 +182,13 @@ void ConnectionPool::call_more(int wanted, StreamTime now) {
   const bool is_silent = now - heard_ > options_.silence / 4;
   if (is_silent && now >= next_rescue_ && calls_.size() < kMostRescues) {
     next_rescue_ = now + options_.silence / 8;
-    for (const IpEndpoint& each : target_.addresses) call(each);
+    for (const StreamAddress& each : target_.addresses) call(each);
     return;
   }
   if (now < next_call_) return;
   if (!address_) {
     if (!calls_.empty() || !connections_.empty()) return;
-    for (const IpEndpoint& each : target_.addresses) call(each);
+    for (const StreamAddress& each : target_.addresses) call(each);
     return;
   }
   while (connections_.size() + calls_.size() < static_cast<size_t>(wanted) &&
@@ -199,9 +200,11 @@ void ConnectionPool::call_more(int wanted, StreamTime now) {
 /// Asks the kernels, and gives up connections that are silent although the path is not.
 void ConnectionPool::listen_for_life(StreamTime now) {
   for (const auto& each : connections_) {
+    if (target_.may_be_relayed) break;
     heard_ = std::max(heard_, now - each->tcp(now, options_.silence / 16).since_heard);
   }
-  if (std::ranges::any_of(calls_, [](const Call& each) { return each.attempt.is_heard(); })) {
+  if (!target_.may_be_relayed &&
+      std::ranges::any_of(calls_, [](const Call& each) { return each.attempt.is_heard(); })) {
     heard_ = std::max(heard_, now);
   }
   for (const auto& each : connections_) {
@@ -230,15 +233,31 @@ StreamTime ConnectionPool::refusals_count_at() const {
   return alone_since_ + kRoundTripsOfACall * rtt_ + kTimeToAct;
 }
 
+/// A process that cannot be called gives no sign of life until it calls.
+StreamDuration ConnectionPool::patience() const {
+  const bool was_never_heard = made_ == 0 && target_.addresses.empty();
+  return was_never_heard ? kFirstCallSilences * options_.silence : options_.silence;
+}
+
 std::optional<ConnectionPool::Death> ConnectionPool::death(StreamTime now) const {
   if (is_refused() && now >= refusals_count_at()) {
     return Death{true, ports() + " is refused: nobody listens there any more"};
   }
-  if (now - heard_ <= options_.silence) return std::nullopt;
+  if (now - heard_ <= patience()) return std::nullopt;
+  if (made_ == 0 && target_.addresses.empty()) {
+    return Death{false,
+                 "it has made no connection to this process, which cannot call it "
+                 "(Q7X2_ADVERTISE). Is this process reached at its own address? If it is behind "
+                 "NAT too, one of the two needs a port that leads to it"};
+  }
   if (made_ == 0) {
     return Death{false, "no stream connection to it can be made: " + ports() +
                             (refusals_ > 0 ? " is refused" : " is not answered") +
-                            " (by a firewall?). Open the port, or set Q7X2_STREAMS=0"};
+                            " (by a firewall?). Open the port, or set Q7X2_STREAMS=0. If there is "
+                            "NAT before that host, set Q7X2_ADVERTISE there" +
+                            (target_.may_be_relayed ? "; both are behind NAT, so a port must lead "
+                                                      "to one of them, or both need Q7X2_RELAY"
+                                                    : "")};
   }
   char limit[64];
   std::snprintf(limit, sizeof(limit), " for %.1f s (Q7X2_SILENCE)",
@@ -252,9 +271,9 @@ std::optional<ConnectionPool::Death> ConnectionPool::death(StreamTime now) const
 /// Where the other process is called, for people.
 std::string ConnectionPool::ports() const {
   std::string text = "TCP to ";
-  for (const IpEndpoint& each : target_.addresses) {
+  for (const StreamAddress& each : target_.addresses) {
     if (&each != &target_.addresses.front()) text += " and ";
-    text += each.text();
+    text += (each.relay ? "the relay " : "") + each.endpoint.text();
   }
   return text;
 }

@@ -9,6 +9,8 @@
 // Signs of life are bytes, and what the other kernel acknowledges, also of a call that its process,
 // because it is stopped or slow, does not answer.
 //
+// Over a relay, bytes alone are signs of life.
+//
 // A refused call says that nobody listens at the other port any more, or that a firewall does not
 // let this side in. In the second case the other process notices that the connections broke, and
 // calls itself. So refusals count only once it has had the time for that.
@@ -36,10 +38,12 @@ namespace q7x2 {
 /// The other end of a path.
 struct StreamTarget {
   Identity identity;
-  uint64_t epoch = 0;                 ///< the path's, to that process
-  std::vector<IpEndpoint> addresses;  ///< at which it is called; empty: it calls
-  bool calls = false;                 ///< this side makes the connections
+  uint64_t epoch = 0;                    ///< the path's, to that process
+  std::vector<StreamAddress> addresses;  ///< at which it is called; empty: it calls
+  bool calls = false;                    ///< this side makes the connections
   bool begins = false;  ///< it makes the first one even if it does not make the others
+  /// Connections may lead over a relay, whose kernel says nothing about the other process.
+  bool may_be_relayed = false;
 };
 
 class ConnectionPool {
@@ -98,17 +102,18 @@ class ConnectionPool {
   bool may_call(bool is_busy, StreamTime now) const;
   void look_at_calls(StreamTime now);
   void fail(StreamTime now);
-  void call(const IpEndpoint& target);
+  void call(const StreamAddress& target);
   void call_more(int wanted, StreamTime now);
   void listen_for_life(StreamTime now);
   std::string ports() const;
   bool is_refused() const;
   StreamTime refusals_count_at() const;
+  StreamDuration patience() const;
   size_t num_addresses() const { return address_ ? 1 : target_.addresses.size(); }
 
   struct Call {
-    Call(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello, const MessageKey& key,
-         const StreamOptions& options, ConnectionOwner& owner)
+    Call(EventLoop& loop, const StreamAddress& target, const StreamHello& hello,
+         const MessageKey& key, const StreamOptions& options, ConnectionOwner& owner)
         : attempt(loop, target, hello, key, options, [&owner] { owner.on_activity(); }) {}
 
     StreamCall attempt;
@@ -123,9 +128,9 @@ class ConnectionPool {
   ConnectionOwner& owner_;
   Connections connections_;
   std::list<Call> calls_;
-  std::optional<IpEndpoint> address_;  // that has been answered
-  ReplayWindow numbers_;               // numbers of received hellos
-  uint64_t next_number_ = 1;           // number of the next own hello
+  std::optional<StreamAddress> address_;  // that has been answered
+  ReplayWindow numbers_;                  // numbers of received hellos
+  uint64_t next_number_ = 1;              // number of the next own hello
   uint64_t next_id_ = 1;
   uint64_t bounce_ = 0;
   uint64_t made_ = 0;

@@ -1,5 +1,7 @@
 #include "transport/stream/stream_call.h"
 
+#include <sys/socket.h>
+
 #include <array>
 #include <utility>
 
@@ -8,7 +10,7 @@
 
 namespace q7x2 {
 
-StreamCall::StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
+StreamCall::StreamCall(EventLoop& loop, const StreamAddress& target, const StreamHello& hello,
                        const MessageKey& key, const StreamOptions& options,
                        std::function<void()> on_change)
     : target_(target),
@@ -16,7 +18,7 @@ StreamCall::StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHe
       key_(key),
       options_(options),
       on_change_(std::move(on_change)),
-      socket_(start_connecting(target)),
+      socket_(start_connecting(target.endpoint)),
       sent_(hello.encode(StreamHello::Turn::kCall, key)) {
   if (socket_.is_valid()) prepare_tcp(socket_, options.congestion);
   if (!socket_.is_valid() || !entry_.add(loop, socket_, EPOLLOUT, *this)) state_ = State::kFailed;
@@ -47,6 +49,10 @@ void StreamCall::on_ready(uint32_t) {
         state_ = State::kFailed;
         break;
       case Attempt::kMade:
+        if (!introduce()) {
+          state_ = State::kFailed;
+          break;
+        }
         stream_ = make_stream(std::move(socket_), options_, StreamEnd::kCaller, key_);
         state_ = State::kGreeting;
         break;
@@ -55,6 +61,14 @@ void StreamCall::on_ready(uint32_t) {
   if (state_ == State::kGreeting) greet();
   if (state_ >= State::kMade) entry_.remove();
   if (state_ != before) on_change_();
+}
+
+/// To a relay, if it is one. The buffer of a new connection has room for that.
+bool StreamCall::introduce() {
+  if (!target_.relay) return true;
+  const RelayHello::Bytes bytes = target_.relay->encode();
+  return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
 }
 
 void StreamCall::greet() {

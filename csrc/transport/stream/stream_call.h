@@ -5,15 +5,29 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/ip_address.h"
 #include "transport/stream/byte_stream.h"
 #include "transport/stream/event_loop.h"
+#include "transport/stream/relay_hello.h"
 #include "transport/stream/stream_hello.h"
 #include "transport/trust/job_secret.h"
 
 namespace q7x2 {
+
+/// Where a process is called.
+struct StreamAddress {
+  IpEndpoint endpoint;
+  /// What is said there first: a relay must know which process is meant. Nothing: it is the
+  /// process's own.
+  std::optional<RelayHello> relay = {};
+
+  bool operator==(const StreamAddress& other) const {
+    return endpoint == other.endpoint && relay.has_value() == other.relay.has_value();
+  }
+};
 
 class StreamCall final : public EventHandler {
  public:
@@ -28,11 +42,11 @@ class StreamCall final : public EventHandler {
 
   /// `key`: of messages to the process that is called. `options` must outlive it. `on_change`: its
   /// state is another.
-  StreamCall(EventLoop& loop, const IpEndpoint& target, const StreamHello& hello,
+  StreamCall(EventLoop& loop, const StreamAddress& target, const StreamHello& hello,
              const MessageKey& key, const StreamOptions& options, std::function<void()> on_change);
 
   State state() const { return state_; }
-  const IpEndpoint& target() const { return target_; }
+  const StreamAddress& target() const { return target_; }
   const StreamHello& hello() const { return hello_; }
   /// Whether the other kernel has all that was said so far, and nothing is missing but the answer
   /// of the process, which may be stopped or slow.
@@ -44,10 +58,11 @@ class StreamCall final : public EventHandler {
   void on_ready(uint32_t events) override;
 
  private:
+  bool introduce();
   void greet();
   bool hears(StreamHello::Turn turn);
 
-  const IpEndpoint target_;
+  const StreamAddress target_;
   const StreamHello hello_;
   const MessageKey key_;
   const StreamOptions& options_;

@@ -30,6 +30,7 @@ class StreamConnection final : public EventHandler {
                    ConnectionOwner& owner);
 
   uint64_t id() const { return id_; }
+  int socket() const { return stream_->fd(); }
   FrameReader& reader() { return reader_; }
   FrameWriter& writer() { return writer_; }
   /// It must be closed. `is_bad`: because of a bad frame.

@@ -22,9 +22,9 @@ StreamLane::StreamLane(StreamOptions options, const Identity& self, const JobSec
       on_complete_(std::move(on_complete)),
       matcher_(on_complete_) {}
 
-uint16_t StreamLane::listen(const std::vector<IpAddress>& addresses) {
+uint16_t StreamLane::listen(const std::vector<IpAddress>& addresses, uint16_t port) {
   listener_.emplace(
-      loop_, self_.process, own_key_, addresses, options_,
+      loop_, self_.process, own_key_, addresses, port, options_,
       [this](const StreamHello& hello) { return judge(hello); },
       [this](const StreamHello& hello, std::unique_ptr<ByteStream> stream) {
         take(hello, std::move(stream));
@@ -34,6 +34,16 @@ uint16_t StreamLane::listen(const std::vector<IpAddress>& addresses) {
 
 void StreamLane::admit_hosts(const HostAddresses& hosts) {
   if (listener_) listener_->admit_hosts(hosts);
+}
+
+void StreamLane::admit_all() {
+  if (listener_) listener_->admit_all();
+}
+
+void StreamLane::wait_at_relay(const IpEndpoint& relay) {
+  const RelayHello hello = RelayHello::of(RelayHello::Kind::kListen, secret_, self_);
+  relay_.emplace(loop_, relay, hello, options_,
+                 [this](PrivateSocket socket) { listener_->take(std::move(socket)); });
 }
 
 StreamListener::Verdict StreamLane::judge(const StreamHello& hello) {
@@ -106,10 +116,15 @@ bool StreamLane::progress() {
     listener_->look(now);
     due_ = std::min(due_, now + kListenerPause);
   }
+  if (relay_) {
+    relay_->look(now);
+    due_ = std::min(due_, relay_->due());
+  }
   const bool is_due = now >= due_;
   if (is_due) {
     due_ = StreamTime::max();
     if (listener_ && !listener_->is_idle()) due_ = now + kListenerPause;
+    if (relay_) due_ = std::min(due_, relay_->due());
   }
   const std::vector<StreamPath*> dirty = std::exchange(dirty_, {});
   for (StreamPath* const path : dirty) visit(*path, now);

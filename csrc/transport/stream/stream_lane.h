@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "transport/stream/event_loop.h"
+#include "transport/stream/relay_line.h"
 #include "transport/stream/stream_listener.h"
 #include "transport/stream/stream_matcher.h"
 #include "transport/stream/stream_options.h"
@@ -46,10 +47,13 @@ class StreamLane {
   ~StreamLane() { notices_.clear(); }
 
   /// Other processes may call at these addresses from now on, at one port, which it returns. Once.
-  /// Throws Error(kTransport).
-  uint16_t listen(const std::vector<IpAddress>& addresses);
-  /// Only these hosts may, from now on.
+  /// `port`: must be this one; 0: any. Throws Error(kTransport).
+  uint16_t listen(const std::vector<IpAddress>& addresses, uint16_t port = 0);
+  /// See StreamListener.
   void admit_hosts(const HostAddresses& hosts);
+  void admit_all();
+  /// Other processes may also call at this relay, from now on.
+  void wait_at_relay(const IpEndpoint& relay);
 
   /// `on_call`: another process calls for a path that is not open; it may be opened from inside of
   /// this.
@@ -128,6 +132,7 @@ class StreamLane {
   std::map<Key, std::unique_ptr<StreamPath>> paths_;
   std::vector<StreamPath*> dirty_;
   std::optional<StreamListener> listener_;
+  std::optional<RelayLine> relay_;  // ends before the listener, which it gives calls
   StreamTime due_ = StreamTime::max();
   std::function<void(const StreamPath&)> on_failure_;
 };

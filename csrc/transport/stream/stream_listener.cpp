@@ -28,7 +28,7 @@ void reuse_address(int socket) {
 }  // namespace
 
 StreamListener::StreamListener(EventLoop& loop, uint64_t process, const MessageKey& key,
-                               const std::vector<IpAddress>& addresses,
+                               const std::vector<IpAddress>& addresses, uint16_t port,
                                const StreamOptions& options, Admit admit, Take take)
     : loop_(loop),
       process_(process),
@@ -36,10 +36,26 @@ StreamListener::StreamListener(EventLoop& loop, uint64_t process, const MessageK
       options_(options),
       admit_(std::move(admit)),
       take_(std::move(take)) {
+  if (port != 0) {
+    bind_to(addresses, port);
+  } else {
+    bind_to_any(addresses);
+  }
+}
+
+void StreamListener::bind_to(const std::vector<IpAddress>& addresses, uint16_t port) {
+  port_ = port;
+  if (bind(addresses)) return;
+  throw Error(ErrorCode::kTransport,
+              "port " + std::to_string(port) +
+                  " (Q7X2_ADVERTISE) for stream connections: " + std::strerror(errno));
+}
+
+void StreamListener::bind_to_any(const std::vector<IpAddress>& addresses) {
   const std::optional<PortRange> range = PortRange::of_environment();
   std::optional<PortTurn> turn;
   if (range) turn.emplace();
-  const size_t first = range ? static_cast<size_t>(process) % range->size() : 0;
+  const size_t first = range ? static_cast<size_t>(process_) % range->size() : 0;
   const size_t most = range ? range->size() : kMostPorts;
   for (size_t i = 0; i < most; ++i) {
     port_ = range ? range->at(first + i) : uint16_t{0};
@@ -84,8 +100,17 @@ bool StreamListener::listen(Socket& socket) {
 }
 
 void StreamListener::admit_hosts(const HostAddresses& hosts) {
+  if (are_all_admitted_) return;
   for (Socket& each : sockets_) {
     attach_filter(each.socket, hosts.filter());
+    listen(each);
+  }
+}
+
+void StreamListener::admit_all() {
+  if (std::exchange(are_all_admitted_, true)) return;
+  for (Socket& each : sockets_) {
+    detach_filter(each.socket);
     listen(each);
   }
 }
@@ -101,13 +126,17 @@ void StreamListener::accept(Socket& from) {
       if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) rest(true);
       return;
     }
-    prepare_tcp(socket, options_.congestion);
-    if (waiting_.size() == kMaxWaiting) waiting_.pop_front();
-    Call& call = waiting_.emplace_back(*this);
-    call.since = options_.now();
-    call.stream = make_stream(std::move(socket), options_, StreamEnd::kListener, key_);
-    call.is_over = !call.entry.add(loop_, call.stream->fd(), EPOLLIN, call);
+    take(std::move(socket));
   }
+}
+
+void StreamListener::take(PrivateSocket socket) {
+  prepare_tcp(socket, options_.congestion);
+  if (waiting_.size() == kMaxWaiting) waiting_.pop_front();
+  Call& call = waiting_.emplace_back(*this);
+  call.since = options_.now();
+  call.stream = make_stream(std::move(socket), options_, StreamEnd::kListener, key_);
+  call.is_over = !call.entry.add(loop_, call.stream->fd(), EPOLLIN, call);
 }
 
 // Without a file for the next call it would be announced again and again: until the next look.

@@ -40,15 +40,21 @@ class StreamListener final : public EventHandler {
   /// The connection of an admitted caller, whose hello must still be answered.
   using Take = std::function<void(const StreamHello& hello, std::unique_ptr<ByteStream> stream)>;
 
-  /// `key`: of messages to this process. Has one port at the loopback and at these addresses.
-  /// Throws Error(kTransport) if there is no port for one of the addresses.
+  /// `key`: of messages to this process. Has one port at the loopback and at these addresses, which
+  /// is `port` unless that is 0. Throws Error(kTransport) if there is no port for one of the
+  /// addresses.
   StreamListener(EventLoop& loop, uint64_t process, const MessageKey& key,
-                 const std::vector<IpAddress>& addresses, const StreamOptions& options, Admit admit,
-                 Take take);
+                 const std::vector<IpAddress>& addresses, uint16_t port,
+                 const StreamOptions& options, Admit admit, Take take);
 
   uint16_t port() const { return port_; }
   /// Only these hosts may connect from now on. Before the first call nobody but this host can.
   void admit_hosts(const HostAddresses& hosts);
+  /// All hosts may from now on: NAT hides from which address a process calls. It must still prove
+  /// that it belongs to the job.
+  void admit_all();
+  /// A connection on which a process may call.
+  void take(PrivateSocket socket);
   /// To be called when calls may have arrived, become admissible or have waited too long.
   void look(StreamTime now);
   bool is_idle() const { return waiting_.empty() && !is_resting_; }
@@ -79,6 +85,8 @@ class StreamListener final : public EventHandler {
     bool is_over = false;
   };
 
+  void bind_to(const std::vector<IpAddress>& addresses, uint16_t port);
+  void bind_to_any(const std::vector<IpAddress>& addresses);
   bool bind(const std::vector<IpAddress>& addresses);
   bool listen(Socket& socket);
   void accept(Socket& from);
@@ -94,6 +102,7 @@ class StreamListener final : public EventHandler {
   const Take take_;
   std::list<Socket> sockets_;  // the loopback's is first
   uint16_t port_ = 0;
+  bool are_all_admitted_ = false;
   bool is_resting_ = false;  // no call can be accepted, for lack of files
   std::list<Call> waiting_;
   uint64_t refused_ = 0;

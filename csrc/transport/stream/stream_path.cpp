@@ -62,6 +62,12 @@ StreamPath::Counts StreamPath::counts() const {
   return counts;
 }
 
+std::vector<int> StreamPath::sockets() const {
+  std::vector<int> all;
+  for (const auto& each : pool_.all()) all.push_back(each->socket());
+  return all;
+}
+
 void StreamPath::send(void* request, uint64_t tag, const std::byte* data, size_t length) {
   if (is_closed_) {
     outgoing_.refuse(request, tag);

@@ -3,13 +3,14 @@
 #include <sys/random.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <mutex>
 
 #include "base/crypto.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/hex.h"
 
@@ -45,6 +46,19 @@ std::array<std::byte, 32> key_of(std::string_view text) {
   return found->second;
 }
 
+/// The first line of the file.
+std::string secret_in(const std::string& file) {
+  std::ifstream in(file);
+  std::string text;
+  if (!std::getline(in, text)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "Q7X2_SECRET_FILE=" + file + ": " + (in.is_open() ? "it is empty" : std::strerror(errno)));
+  }
+  while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
 }  // namespace
 
 void fill_randomly(std::span<std::byte> bytes) {
@@ -76,13 +90,20 @@ JobSecret::JobSecret(std::string_view text) : key_{}, is_set_(!text.empty()) {
 }
 
 JobSecret JobSecret::of_environment() {
-  const char* const set = std::getenv("Q7X2_SECRET");
-  const std::string_view text = set == nullptr ? "" : set;
-  if (!text.empty() && text.size() < kFewestCharacters) {
+  const std::string file = environment("Q7X2_SECRET_FILE");
+  std::string text = environment("Q7X2_SECRET");
+  if (!file.empty() && !text.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "Q7X2_SECRET has " + std::to_string(text.size()) +
-                    " characters, expected at least " + std::to_string(kFewestCharacters) +
-                    ": a short one can be guessed. This makes a good one: openssl rand -hex 32");
+                "Q7X2_SECRET and Q7X2_SECRET_FILE are both set: expected one of them");
+  }
+  if (!file.empty()) text = secret_in(file);
+  if ((!text.empty() || !file.empty()) && text.size() < kFewestCharacters) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        (file.empty() ? "Q7X2_SECRET has " : "the secret in Q7X2_SECRET_FILE=" + file + " has ") +
+            std::to_string(text.size()) + " characters, expected at least " +
+            std::to_string(kFewestCharacters) +
+            ": a short one can be guessed. This makes a good one: openssl rand -hex 32");
   }
   return JobSecret(text);
 }

@@ -51,8 +51,11 @@ class JobSecret {
 
   /// Empty: no secret.
   explicit JobSecret(std::string_view text);
-  /// Reads Q7X2_SECRET. Throws Error(kInvalidArgument) if it is too short.
+  /// Reads Q7X2_SECRET, or the file that Q7X2_SECRET_FILE names. Throws Error(kInvalidArgument) if
+  /// both are set, the file cannot be read, or the secret is too short.
   static JobSecret of_environment();
+
+  bool is_set() const { return is_set_; }
 
   /// `text` with its seal. `place` says where it belongs, so that it is not valid elsewhere.
   std::string seal(std::string_view place, std::string_view text) const;

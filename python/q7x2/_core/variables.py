@@ -8,6 +8,7 @@ import os
 import warnings
 
 KNOWN = (
+    "Q7X2_ADVERTISE",
     "Q7X2_ALGO",
     "Q7X2_ATTACH",
     "Q7X2_CONFIG",
@@ -31,7 +32,9 @@ KNOWN = (
     "Q7X2_PROBE",
     "Q7X2_REACT",
     "Q7X2_REFINE",
+    "Q7X2_RELAY",
     "Q7X2_SECRET",
+    "Q7X2_SECRET_FILE",
     "Q7X2_SILENCE",
     "Q7X2_STREAMS",
     "Q7X2_UCX",

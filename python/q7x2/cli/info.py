@@ -26,10 +26,19 @@ def add_parser(commands: Any) -> None:
         "info", help="show versions, UCX transports, topology, CUDA, and what is missing"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a report")
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="instead, as every rank of a torchrun: measure how each two hosts are connected",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.peers:
+        from q7x2.cli import peers
+
+        return peers.run(as_json=options.json)
     facts = collect()
     if options.json:
         print(json.dumps(facts, indent=2))

@@ -30,6 +30,10 @@ class Description:
       the path is many connections.
     - ``memory_refusal``: why a rank of this host shares no memory with this one; else empty.
     - ``has_private_link``: there is one, whether it is used or not.
+    - ``connections``: open TCP connections. UCX's are those to all ranks of that host.
+    - ``round_trip``: the shortest that TCP has measured, in seconds; 0: not known.
+    - ``sent_again``: share of the packets that were sent more than once.
+    - ``encrypted``: whether they use TLS.
     """
     servers: list[dict[str, Any]]
     """Each server of the group: ``name``, ``host``, ``pid``, ``serves`` (False once the group goes
@@ -123,8 +127,9 @@ def _peer(peer: dict[str, Any]) -> dict[str, Any]:
         path = "private link"
     else:
         path = "many connections" if peer["uses_streams"] else "UCX"
-    kept = ("rank", "same_host", "transports", "memory_refusal", "has_private_link")
-    return {"path": path, **{key: peer[key] for key in kept}}
+    kept = ["rank", "same_host", "transports", "memory_refusal", "has_private_link"]
+    kept += ["connections", "round_trip", "sent_again"]
+    return {"path": path, **{key: peer[key] for key in kept}, "encrypted": peer["is_encrypted"]}
 
 
 def _choice(kind: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from q7x2._core.argument_types import count
 from q7x2.fabric.arguments import size
+from q7x2.plan import relay
 from q7x2.plan.serve_jobs import make_pool, place_of, serve_jobs
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def add_parser(commands: Any) -> None:
         help="for what ranks send, of all jobs together, for example 64M; calls that find too "
         "little are made by the ranks (no limit)",
     )
+    _add_relay_arguments(parser)
     parser.add_argument("--slots", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--name", help="what the job calls it (the name of this host)")
     parser.add_argument(
@@ -71,6 +73,44 @@ def add_parser(commands: Any) -> None:
         help="how long to wait for the job's store (%(default)g)",
     )
     parser.set_defaults(run=_run)
+
+
+def _add_relay_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a relay is told."""
+    of_relay = parser.add_argument_group("a relay between processes behind NAT")
+    of_relay.add_argument(
+        "--relay",
+        type=_relay_place,
+        metavar="[HOST:]PORT",
+        help="instead of adding up: pass on the connections of processes that cannot reach each "
+        "other, and say Q7X2_RELAY=<this machine>:PORT",
+    )
+    of_relay.add_argument(
+        "--store",
+        type=count(1, 65535, "a port"),
+        metavar="PORT",
+        help="hold the jobs' store, too: it is their MASTER_ADDR and MASTER_PORT",
+    )
+    of_relay.add_argument(
+        "--most-connections",
+        type=count(2, 1_000_000),
+        default=4096,
+        metavar="N",
+        help="of a job at once (%(default)s)",
+    )
+    of_relay.add_argument(
+        "--rate",
+        type=size,
+        metavar="SIZE",
+        help="of a job in a second, both directions together, for example 100MB (no limit)",
+    )
+
+
+def _relay_place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, not {text!r}")
+    return host.strip("[]"), int(port)
 
 
 def _job(text: str) -> tuple[str, int]:
@@ -102,6 +142,10 @@ def _run(options: argparse.Namespace) -> int:
     before = [signal.signal(number, _stop) for number in numbers]
     say = _sayer()
     try:
+        if options.relay is not None:
+            return relay.run(options, say)
+        if options.store is not None:
+            raise ValueError("--store: expected --relay, too")
         jobs = _jobs(options)
         if len(jobs) > 1:
             return serve_jobs(jobs, options)
