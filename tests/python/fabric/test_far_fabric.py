@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from collections.abc import Iterator
 
 import pytest
@@ -38,8 +39,9 @@ def lab() -> Iterator[WideLab]:
 
 
 @pytest.fixture
-def cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
 
 
 def run(lab: WideLab, text: str, **env: str) -> list[str]:
@@ -97,13 +99,15 @@ def test_a_forced_probe_measures_everything_at_once(lab: WideLab) -> None:
     assert run(lab, text, Q7X2_PROBE="force") == ['["probe", true]'] * 2
 
 
-@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("pause", "end"),
     [("0", "dist.destroy_process_group()"), ("1.2", "pass")],
     ids=["before the probe begins", "while it measures, without an end"],
 )
-def test_a_program_that_ends_does_not_wait_for_rates(lab: WideLab, pause: str, end: str) -> None:
+def test_a_program_that_ends_does_not_wait_for_rates(
+    lab: WideLab, cache: pathlib.Path, pause: str, end: str
+) -> None:
+    """Rates that it had waited for would be in the catalogue."""
     text = f"""
     time.sleep({pause})
     assert total(1) == 2
@@ -112,8 +116,8 @@ def test_a_program_that_ends_does_not_wait_for_rates(lab: WideLab, pause: str, e
         sys.exit(0)
     assert os.waitpid(child, 0)[1] == 0
     total(1)
-    began = time.monotonic()
     {end}
-    print(time.monotonic() - began < 0.5)
+    print("ended")
     """
-    assert run(lab, text) == ["True", "True"]
+    assert run(lab, text) == ["ended", "ended"]
+    assert not list(cache.rglob("*.json"))
