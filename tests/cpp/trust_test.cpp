@@ -222,5 +222,37 @@ TEST(Trust, AShortSecretIsRefusedWithTheCommandThatMakesAGoodOne) {
   ::unsetenv("Q7X2_SECRET");
 }
 
+std::string refusal_of_environment() {
+  try {
+    JobSecret::of_environment();
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+}
+
+TEST(Trust, ASecretMayStandInAFile) {
+  const std::string path = testing::TempDir() + "q7x2-secret-" + std::to_string(::getpid());
+  const std::string secret = "0123456789abcdef";
+  const auto write = [&](const std::string& text) { std::ofstream(path) << text; };
+  ::setenv("Q7X2_SECRET_FILE", path.c_str(), 1);
+  EXPECT_NE(refusal_of_environment().find(path + ": No such file"), std::string::npos);
+  write("");
+  EXPECT_NE(refusal_of_environment().find("it is empty"), std::string::npos);
+  write("short\n");
+  EXPECT_NE(refusal_of_environment().find(path + " has 5 characters"), std::string::npos);
+  for (const char* end : {"", "\n", "\r\n", "\na second line"}) {
+    write(secret + end);
+    EXPECT_EQ(JobSecret::of_environment().seal("place", "text"),
+              JobSecret(secret).seal("place", "text"));
+  }
+  ::setenv("Q7X2_SECRET", secret.c_str(), 1);
+  EXPECT_NE(refusal_of_environment().find("are both set"), std::string::npos);
+  ::unsetenv("Q7X2_SECRET");
+  ::unsetenv("Q7X2_SECRET_FILE");
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace q7x2::test

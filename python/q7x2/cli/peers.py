@@ -107,21 +107,21 @@ def measure() -> list[Pair]:
 
 
 def _exchange(other: int, *, leads: bool) -> float:
-    """The rate, in bytes per second. The one that leads says how long the next messages are."""
+    """The rate of the longest exchange, in bytes per second. The one that leads says how long the next messages are."""
     import torch
 
-    size, best = _FIRST_BYTES, 0.0
+    size = _FIRST_BYTES
     shortest = _timed(other, torch.zeros(4, dtype=torch.uint8))
     word = torch.tensor([size])
     while True:
         seconds = _timed(other, torch.zeros(size, dtype=torch.uint8))
-        best = max(best, size / seconds)
+        rate = size / seconds
         if leads:
             is_long = seconds >= max(_LONG_S, _ROUND_TRIPS * shortest)
             word[0] = 0 if is_long or size == _MOST_BYTES else 2 * size
         size = _told(other, word, leads=leads)
         if size == 0:
-            return best
+            return rate
 
 
 def _timed(other: int, data: torch.Tensor) -> float:

@@ -24,9 +24,9 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _HELLO = struct.Struct("8s c 7x 16s 16s")
 _MAGIC = b"q7x2rly1"
 _REGISTERED = bytes(16)
-_HELLO_S = 10.0  # for what a process must say first
-_ANSWER_S = 10.0  # for the process that is called
-_BUFFER = 256 << 10  # bytes in each direction of a connection
+HELLO_S = 10.0  # for what a process must say first
+ANSWER_S = 10.0  # for the process that is called
+BUFFER = 256 << 10  # bytes in each direction of a connection
 _MOST_STRANGERS = 256  # connections that have said nothing yet
 
 
@@ -66,7 +66,7 @@ class Relay:
     async def serve(self, sockets: list[socket.socket]) -> None:
         """Until it is cancelled."""
         servers = [
-            await asyncio.start_server(self._take, sock=each, limit=_BUFFER) for each in sockets
+            await asyncio.start_server(self._take, sock=each, limit=BUFFER) for each in sockets
         ]
         self._say(f"relays at {' and '.join(_place(each) for each in sockets)}")
         try:
@@ -90,7 +90,7 @@ class Relay:
             return None
         self._strangers += 1
         try:
-            said = await asyncio.wait_for(reader.readexactly(_HELLO.size), _HELLO_S)
+            said = await asyncio.wait_for(reader.readexactly(_HELLO.size), HELLO_S)
         finally:
             self._strangers -= 1
         magic, kind, job, name = _HELLO.unpack(said)
@@ -133,9 +133,9 @@ class Relay:
         answered: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
         self._calls[number] = answered
         try:
-            line = await asyncio.wait_for(_found(job, token), _ANSWER_S)
+            line = await asyncio.wait_for(_found(job, token), ANSWER_S)
             line.write(number)
-            other = await asyncio.wait_for(answered, _ANSWER_S)
+            other = await asyncio.wait_for(answered, ANSWER_S)
         finally:
             del self._calls[number]
         try:
@@ -169,7 +169,7 @@ class Relay:
     async def _pass_on(
         self, job: Job, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        while data := await reader.read(_BUFFER):
+        while data := await reader.read(BUFFER):
             if self._rate is not None:
                 await self._wait_for_turn(job, len(data) / self._rate)
             writer.write(data)
