@@ -61,9 +61,9 @@ TEST_F(AdvertisedTest, EachProcessOfAHostHasItsPort) {
 }
 
 TEST_F(AdvertisedTest, RefusesWhatCannotBe) {
-  for (const char* text : {":31000", "203.0.113.5:", "203.0.113.5:0", "203.0.113.5:65536",
-                           "203.0.113.5:x", "[fd77::5", "[fd77::5]31000", "[]:31000", "no such name",
-                           "None", "-"}) {
+  for (const char* text :
+       {":31000", "203.0.113.5:", "203.0.113.5:0", "203.0.113.5:65536", "203.0.113.5:x", "[fd77::5",
+        "[fd77::5]31000", "[]:31000", "no such name", "None", "-"}) {
     try {
       of(text);
       ADD_FAILURE() << text;

@@ -105,6 +105,22 @@ def shrink(dead: list[int]) -> Facts:
     return {"sum": tensor[0].item(), "same": bool(tensor.eq(tensor[0]).all())}
 
 
+def handle() -> Facts:
+    return {"handle": q7x2.reconfigure_handle()}
+
+
+def reconfigure(handles: list[str]) -> Facts:
+    """A group of processes of several jobs."""
+    group = q7x2.reconfigure("all", handles, timeout=datetime.timedelta(seconds=60))
+    sums = []
+    for size in (1, 100_000):
+        tensor = torch.full((size,), float(group.rank()))
+        group.allreduce(tensor).wait()
+        sums += [tensor[0].item(), tensor[-1].item()]
+    group.shutdown()
+    return {"sums": sums}
+
+
 def fork(seconds: float) -> Facts:
     """A child like a worker of a data loader, which outlives this process."""
     child = os.fork()
@@ -163,6 +179,8 @@ DO = {
         train_until,
         loop_groups,
         shrink,
+        handle,
+        reconfigure,
         fork,
         leave,
         broadcast,

@@ -95,6 +95,7 @@ void PeerBootstrap::ask_to_be_admitted(const Check& check) {
   if (std::exchange(has_asked_, true)) return;
   {
     Locked locked(runtime_.lock());
+    call_who_cannot(locked);
     for (const int each : neighbours()) {
       const PeerInfo& member = options_.members[static_cast<size_t>(each)];
       runtime_.peers().ask_for_admission(locked, member, is_of_this_host(member));
@@ -109,6 +110,16 @@ void PeerBootstrap::ask_to_be_admitted(const Check& check) {
     runtime_.drive();
     look_around(check);
     inbox_.wait(kNap);
+  }
+}
+
+/// Nobody can call a process behind NAT that has no port outside. So it calls all others.
+void PeerBootstrap::call_who_cannot(Locked& locked) {
+  const PeerInfo& mine = options_.members[static_cast<size_t>(rank_)];
+  for (const PeerInfo& member : options_.members) {
+    if (is_nat_between(mine, member) && stream_addresses(member, mine).empty()) {
+      runtime_.bootstraps().reach(locked, member);
+    }
   }
 }
 

@@ -121,6 +121,7 @@ class PeerBootstrap final : public Bootstrap {
 
   /// Asks the members that this one exchanges with to let it connect. Once.
   void ask_to_be_admitted(const Check& check);
+  void call_who_cannot(Locked& locked);
   bool is_of_this_host(const PeerInfo& member) const;
   std::string receive(const Round& round, int from, const Check& check);
   /// Another member has gone on to a later attempt, and this one with it.

@@ -19,9 +19,9 @@ uint16_t port_of_process(uint16_t first) {
   const std::string text = environment("LOCAL_RANK");
   const auto local_rank = text.empty() ? uint16_t{0} : parse_number<uint16_t>(text);
   if (!local_rank || first + *local_rank > UINT16_MAX) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(kName) + ": there is no port for LOCAL_RANK=" + text + " from port " +
-                    std::to_string(first) + " on");
+    throw Error(ErrorCode::kInvalidArgument, std::string(kName) +
+                                                 ": there is no port for LOCAL_RANK=" + text +
+                                                 " from port " + std::to_string(first) + " on");
   }
   return static_cast<uint16_t>(first + *local_rank);
 }

@@ -5,7 +5,8 @@
 //
 //   unset               nothing is translated
 //   203.0.113.5         this address leads to this host, to the same ports
-//   203.0.113.5:31000   this port of it leads to the same port here, and this process listens there;
+//   203.0.113.5:31000   this port of it leads to the same port here, and this process listens
+//   there;
 //                       the next process of this host (LOCAL_RANK) has the next port
 //   none                nothing leads here: this process calls the others
 //

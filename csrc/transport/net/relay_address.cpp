@@ -10,8 +10,9 @@ namespace q7x2 {
 
 std::optional<IpEndpoint> relay_of_environment() {
   constexpr const char* kName = "Q7X2_RELAY";
-  constexpr const char* kExpected = "the host and port of `q7x2 serve --relay`, such as "
-                                    "relay.example.org:29600";
+  constexpr const char* kExpected =
+      "the host and port of `q7x2 serve --relay`, such as "
+      "relay.example.org:29600";
   const std::string text = environment(kName);
   if (text.empty()) return std::nullopt;
   const HostAndPort given = HostAndPort::parse(kName, text, kExpected);

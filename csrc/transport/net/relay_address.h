@@ -1,5 +1,5 @@
-// The relay of this process, as Q7X2_RELAY says: a machine that both of two processes behind NAT can
-// reach (transport/stream/relay_hello.h).
+// The relay of this process, as Q7X2_RELAY says: a machine that both of two processes behind NAT
+// can reach (transport/stream/relay_hello.h).
 #pragma once
 
 #include <optional>

@@ -136,27 +136,31 @@ void BootstrapTable::end(Locked&, std::vector<uint64_t> heard, BootstrapMessage 
   }
 }
 
-bool BootstrapTable::send(Locked& locked, const PeerInfo& to, std::string_view message) {
+Peer* BootstrapTable::reach(Locked& locked, const PeerInfo& to) {
   if (host_key_.empty()) {
     host_key_ = host_key();
   }
   uint32_t incarnation = 0;
   if (const Peer* const known = peers_.find(locked, to.process)) {
     if (known->life.has_ended() || known->life.is_suspect()) {
-      return false;
+      return nullptr;
     }
     incarnation = known->incarnation + (known->life.is_dead() ? 1 : 0);
   }
   Peer& peer = peers_.meet(locked, to, to.host_key == host_key_, incarnation);
-  if (peer.relies_on_stream) {
-    if (!peers_.connect_stream(locked, peer)) return false;
-    reactor_.streams()->notify(*peer.stream, kBootstrapId, message);
+  const bool is_reached =
+      peer.relies_on_stream ? peers_.connect_stream(locked, peer) : peers_.connect(locked, peer);
+  return is_reached ? &peer : nullptr;
+}
+
+bool BootstrapTable::send(Locked& locked, const PeerInfo& to, std::string_view message) {
+  Peer* const peer = reach(locked, to);
+  if (peer == nullptr) return false;
+  if (peer->relies_on_stream) {
+    reactor_.streams()->notify(*peer->stream, kBootstrapId, message);
     return true;
   }
-  if (!peers_.connect(locked, peer)) {
-    return false;
-  }
-  reactor_.send_payload(locked, peer.shared.endpoint(), kBootstrapId,
+  reactor_.send_payload(locked, peer->shared.endpoint(), kBootstrapId,
                         envelopes_.close(Envelopes::Kind::kBootstrap, to.identity(), message));
   return true;
 }

@@ -84,7 +84,9 @@ class BootstrapTable {
            std::optional<BootstrapMessage> decision);
 
   /// Opens the connection to a process, if it must, by the next incarnation if the last one broke.
-  /// False: the message, which is encoded, was not sent.
+  /// Null: it cannot be reached.
+  Peer* reach(Locked& locked, const PeerInfo& to);
+  /// The same, and sends the message, which is encoded. False: it was not sent.
   bool send(Locked& locked, const PeerInfo& to, std::string_view message);
   /// Handles what has arrived. False: nothing had.
   bool deliver(Locked& locked);

@@ -188,6 +188,21 @@ def another_address(lab: WideLab, site: int) -> Iterator[None]:
         ip(router, f"address add {first} dev wan noprefixroute", f"address del {second} dev wan")
 
 
+def test_jobs_on_both_sides_of_nat_make_a_group_by_handles(lab: WideLab) -> None:
+    """In this order there are pairs of which only the one that others cannot call is called."""
+    at_home = {**NONE, "MASTER_ADDR": lab.topology.address(HIDDEN)}
+    with (
+        WideJob(lab, hosts=[PUBLIC] * 2) as one,
+        WideJob(lab, hosts=[HIDDEN] * 2, env=at_home) as other,
+    ):
+        handles = [[each["handle"] for each in job.do(do="handle")] for job in (one, other)]
+        order = [handle for pair in zip(*handles, strict=True) for handle in pair]
+        for job in (one, other):
+            job.start(do="reconfigure", handles=order)
+        answers = [each for job in (one, other) for each in job.answers()]
+        assert [each.get("sums") for each in answers] == [[6.0] * 4] * 4, answers
+
+
 @pytest.mark.parametrize("with_port", [True, False], ids=["a port", "all ports"])
 def test_a_port_outside_leads_to_a_rank(lab: WideLab, digest: str, with_port: bool) -> None:
     """Both sites have NAT; the one with rank 0 lets two ports through, or a range."""

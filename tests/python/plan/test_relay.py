@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from q7x2.plan import relay
 
 JOB, OTHER_JOB = b"j" * 16, b"k" * 16
