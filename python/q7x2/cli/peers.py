@@ -107,7 +107,7 @@ def measure() -> list[Pair]:
 
 
 def _exchange(other: int, *, leads: bool) -> float:
-    """The rate of the longest exchange, in bytes per second. The one that leads says how long the next messages are."""
+    """Bytes per second of the longest exchange. The one that leads says how long the next is."""
     import torch
 
     size = _FIRST_BYTES

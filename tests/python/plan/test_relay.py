@@ -1,4 +1,4 @@
-"""The relay of `q7x2 serve --relay`: who is joined with whom, and what strangers and jobs may use."""
+"""The relay of `q7x2 serve --relay`: who is joined with whom, and limits of strangers and jobs."""
 
 from __future__ import annotations
 
