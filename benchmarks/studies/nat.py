@@ -3,8 +3,8 @@
 Four sites have a host each; sites 1 and 2 are behind a masquerade. Three jobs of two ranks take
 turns: of hosts without NAT (0 and 3), with NAT before one of them (0 and 1), and with NAT before
 both (1 and 2), which meet at a relay on host 0. Each job makes `--calls` calls of each size, after
-two that do not count. The time of a call is that of the slowest rank; figures are medians over the turns of
-the medians of the calls. It needs root.
+two that do not count. The time of a call is that of the slowest rank; figures are medians over the
+turns of the medians of the calls. It needs root.
 """
 
 from __future__ import annotations
