@@ -91,8 +91,7 @@ std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
   for (int multiple = turn.ranks; multiple <= std::max(ranks / 2, turn.ranks);
        multiple += turn.ranks) {
     if (ranks % multiple != 0) continue;
-    Symmetry symmetry(static_cast<uint32_t>(multiple), static_cast<uint32_t>(ranks),
-                      turn.messages_of_parts);
+    Symmetry symmetry({multiple, turn.messages_of_parts, turn.flips}, ranks);
     if (symmetry.fits(site)) return symmetry;
   }
   return std::nullopt;

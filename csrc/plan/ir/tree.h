@@ -41,6 +41,12 @@ using Tree = std::vector<int>;
 using Branches = std::function<Branch(int part, int rank)>;
 Branches branches_of(std::vector<Tree> trees);
 
+/// The order in which a rank sends its parts. Ranks begin with different peers in each of them.
+enum class PartOrder : uint8_t {
+  kShifted,  ///< r + 1, r + 2, ..., r, modulo the number of parts
+  kFlipped,  ///< r ^ 1, r ^ 2, ..., r; the number of parts is a power of two
+};
+
 /// Builds the Plan of one rank, part by part. For each part it knows which block the rank holds: at
 /// first its contribution, later a partial sum or the result.
 ///
@@ -51,7 +57,7 @@ class Forest {
  public:
   using OpId = PlanBuilder::OpId;
 
-  explicit Forest(PlanBuilder& builder);
+  explicit Forest(PlanBuilder& builder, PartOrder order = PartOrder::kShifted);
 
   /// Folds part i up trees[i]; the operands of each fold are in the order of their ranks.
   /// Afterwards the root holds the sum, which is the result if `is_final`.
@@ -87,8 +93,8 @@ class Forest {
   };
 
   Part& part(int index) { return parts_[static_cast<size_t>(index)]; }
-  /// All parts, starting after this rank's own: so ranks begin with different peers.
-  std::vector<int> rotated_parts() const;
+  /// All parts, this rank's own last.
+  std::vector<int> ordered_parts() const;
   Block contribution(int part) const;
   /// The block of the result, if this rank must have it.
   Block result(int part) const;
@@ -97,6 +103,7 @@ class Forest {
 
   PlanBuilder& builder_;
   const Plan& header_;
+  const PartOrder order_;
   std::vector<Part> parts_;
   int phase_ = -1;
   int next_scratch_ = 0;
@@ -110,7 +117,8 @@ Schedule forest_schedule(const ScheduleRequest& request, const std::string& algo
 
 /// The same without rounds, for generators that can compute them in fewer steps.
 Schedule bare_forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
-                              const Branches& branches, std::vector<uint32_t> part_weights = {1});
+                              const Branches& branches, std::vector<uint32_t> part_weights = {1},
+                              PartOrder order = PartOrder::kShifted);
 
 /// The rounds up the trees of all parts of the Schedule.
 std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches);
