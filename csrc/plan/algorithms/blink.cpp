@@ -18,7 +18,8 @@
 // spanning trees, a linear programme. Multiplicative weights solve it: every resource has a price
 // that grows by a factor with each tree that uses it, and the next tree is the cheapest one at
 // these prices. Here the data has W equal shares. Each share gets a tree. Then each share in turn
-// gives its tree up and takes the cheapest one, and the shares with the same tree become a part of
+// gives its tree up and takes the cheapest one, in which each host
+// then moves to its cheapest parent, and the shares with the same tree become a part of
 // that weight. The smallest W that comes close to the best is used, for few trees and long
 // messages.
 //
@@ -95,6 +96,8 @@ class Packing {
         const double scale = finish();
         add_load(trees[i], -1);
         trees[i] = grow(root < 0 ? i % num_hosts_ : static_cast<size_t>(root), scale);
+        while (move_hosts(trees[i], scale)) {
+        }
       }
       if (finish() >= best_finish) break;
       best = trees;
@@ -115,6 +118,8 @@ class Packing {
   static constexpr int kRounds = 4;
   /// The price of a full resource is exp(8) times that of an empty one.
   static constexpr double kSteepness = 8;
+  /// An edge must cost less than this share of another one to be preferred.
+  static constexpr double kCheaper = 1 - 1e-6;
 
   template <typename Visit>
   void for_each_resource(size_t parent, size_t child, Visit visit) const {
@@ -177,15 +182,51 @@ class Packing {
       depth[child] = above + 1;
       inside.push_back(child);
       *least = kInside;
-      for_each_resource(parent, child, [&](size_t r) {
-        loads_[r] += 1;
-        set_price(r, scale);
-      });
+      load_edge(parent, child, 1, scale);
       for (size_t other = 0; other < num_hosts_; ++other) {
         if (bound[other] != kInside) bound[other] = std::min(bound[other], price(child, other));
       }
     }
     return tree;
+  }
+
+  /// Each host of a tree in turn moves to the parent to which its edge is cheapest. Returns whether
+  /// some did. Each move lowers the sum of exp(load), so they end.
+  bool move_hosts(Tree& tree, double scale) {
+    bool moved = false;
+    for (size_t child = 0; child < num_hosts_; ++child) {
+      if (tree[child] < 0) continue;
+      const auto before = static_cast<size_t>(tree[child]);
+      load_edge(before, child, -1, scale);
+      size_t best = before;
+      double least = price(before, child) * kCheaper;
+      for (size_t parent = 0; parent < num_hosts_; ++parent) {
+        if (parent == before || is_below(tree, parent, child)) continue;
+        const double cost = price(parent, child);
+        if (cost >= least) continue;
+        least = cost;
+        best = parent;
+      }
+      load_edge(best, child, 1, scale);
+      tree[child] = static_cast<int>(best);
+      moved = moved || best != before;
+    }
+    return moved;
+  }
+
+  /// Whether `host` is `top` or below it.
+  static bool is_below(const Tree& tree, size_t host, size_t top) {
+    for (int at = static_cast<int>(host); at >= 0; at = tree[static_cast<size_t>(at)]) {
+      if (at == static_cast<int>(top)) return true;
+    }
+    return false;
+  }
+
+  void load_edge(size_t parent, size_t child, double load, double scale) {
+    for_each_resource(parent, child, [&](size_t r) {
+      loads_[r] += load;
+      set_price(r, scale);
+    });
   }
 
   /// Moves the root to where the tree has the least depth.
