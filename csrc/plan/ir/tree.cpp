@@ -55,7 +55,7 @@ int in_order_root(std::span<const int> order) {
   return order[std::bit_floor(order.size()) - 1];
 }
 
-Branches branches_of(std::vector<Tree> trees) {
+Branches branches_of(std::vector<Tree> trees, const std::vector<std::vector<double>>& urgency) {
   // By tree and rank: the children of a rank are stored next to each other.
   struct Lists {
     std::vector<Tree> parents;
@@ -74,6 +74,11 @@ Branches branches_of(std::vector<Tree> trees) {
     for (int rank = 0; rank < static_cast<int>(tree.size()); ++rank) {
       const int parent = tree[static_cast<size_t>(rank)];
       if (parent >= 0) children[next[static_cast<size_t>(parent)]++] = rank;
+    }
+    for (size_t rank = 0; rank < tree.size() && !urgency.empty(); ++rank) {
+      std::ranges::stable_sort(
+          std::span(children).subspan(first[rank], first[rank + 1] - first[rank]), std::greater<>(),
+          [&](int child) { return urgency[lists->children.size()][static_cast<size_t>(child)]; });
     }
     lists->children.push_back(std::move(children));
     lists->first.push_back(std::move(first));

@@ -39,7 +39,9 @@ using Tree = std::vector<int>;
 
 /// Trees, one per part, as a function: the branch of `rank` in the tree of `part`.
 using Branches = std::function<Branch(int part, int rank)>;
-Branches branches_of(std::vector<Tree> trees);
+/// `urgency`: by tree and rank; a rank sends to its children in the order of falling urgency, and
+/// of their ranks if that is equal. Empty: equal for all.
+Branches branches_of(std::vector<Tree> trees, const std::vector<std::vector<double>>& urgency = {});
 
 /// The order in which a rank sends its parts. Ranks begin with different peers in each of them.
 enum class PartOrder : uint8_t {
