@@ -14,7 +14,8 @@
 // all messages that a tree could send next, the one is sent that arrives first, and then occupies
 // its wires. So latencies count as much as rates, a slow NIC is a leaf, and a far rack is entered
 // only as often as that is faster than to pass the data on within it. If several would arrive at
-// the same time, the receiver that is nearest to all others is first. All trees of a collective
+// the same time, the receiver that is nearest to all others is first, and it gets it
+// from the sender that has had it longest. All trees of a collective
 // grow together, on one timetable. In the Plan, a rank first serves the child below which the last
 // message arrives.
 //
@@ -140,14 +141,13 @@ class Growth {
   /// again when it is the earliest.
   std::vector<HostTree> grow() {
     while (!next_.empty()) {
-      const auto [bound, remoteness, tree, from, to] = next_.top();
+      const auto [bound, remoteness, ready, tree, from, to] = next_.top();
       next_.pop();
       HostTree& grown = trees_[tree];
       if (grown.arrival[to] != kNever) continue;
-      const double ready = grown.arrival[from];
       const double arrival = table_.arrival(from, to, ready);
       if (arrival > bound) {
-        next_.emplace(arrival, remoteness, tree, from, to);
+        next_.emplace(arrival, remoteness, ready, tree, from, to);
         continue;
       }
       table_.take(from, to, ready);
@@ -159,15 +159,16 @@ class Growth {
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
-  /// When it arrives, how far its receiver is from the others, its tree, and its ends.
-  using Message = std::tuple<double, double, size_t, size_t, size_t>;
+  /// When it arrives, how far its receiver is from the others, when its sender had the data, its
+  /// tree, its sender and its receiver.
+  using Message = std::tuple<double, double, double, size_t, size_t, size_t>;
 
   void join(size_t tree, size_t host, double time) {
     HostTree& grown = trees_[tree];
     grown.arrival[host] = time;
     for (size_t to = 0; to < table_.num_hosts(); ++to) {
       if (grown.arrival[to] != kNever) continue;
-      next_.emplace(table_.arrival(host, to, time), remoteness_[to], tree, host, to);
+      next_.emplace(table_.arrival(host, to, time), remoteness_[to], time, tree, host, to);
     }
   }
 
