@@ -63,16 +63,21 @@ double exponential(double x) {
 /// for each of its edges that uses it.
 class Packing {
  public:
-  Packing(const Fabric& fabric, Directions directions)
-      : num_hosts_(fabric.hosts.size()), directions_(directions) {
+  /// `order`: the order in which hosts are looked at, which decides between equally good edges.
+  Packing(const Fabric& fabric, Directions directions, std::vector<int> order)
+      : num_hosts_(fabric.hosts.size()), directions_(directions), order_(std::move(order)) {
     const Routes routes(fabric);
     rates_ = known_rates(routes);
     std::vector<int> rank_on(num_hosts_);
     for (int rank = 0; rank < fabric.world_size(); ++rank) {
       rank_on[static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)])] = rank;
     }
-    for (const int from : rank_on) {
-      for (const int to : rank_on) routes_.push_back(routes.between(from, to).resources);
+    for (const int from : order_) {
+      for (const int to : order_) {
+        routes_.push_back(
+            routes.between(rank_on[static_cast<size_t>(from)], rank_on[static_cast<size_t>(to)])
+                .resources);
+      }
     }
     loads_.resize(rates_.size());
     prices_.resize(rates_.size());
@@ -80,7 +85,9 @@ class Packing {
 
   /// Packs `shares` trees. `root`: the host at the root of all trees; -1: each tree has the root
   /// with the least depth.
-  std::vector<Tree> pack(size_t shares, int root) {
+  std::vector<Tree> pack(size_t shares, int root_host) {
+    const auto place = std::ranges::find(order_, root_host);
+    const int root = root_host < 0 ? -1 : static_cast<int>(place - order_.begin());
     std::ranges::fill(loads_, 0.0);
     std::vector<Tree> trees;
     for (size_t i = 0; i < shares; ++i) {
@@ -107,6 +114,7 @@ class Packing {
     if (root < 0) {
       for (Tree& tree : best) lower(tree);
     }
+    for (Tree& tree : best) tree = of_hosts(tree);
     return best;
   }
 
@@ -129,6 +137,16 @@ class Packing {
     if (directions_.up) {
       for (const int r : routes_[child * num_hosts_ + parent]) visit(static_cast<size_t>(r));
     }
+  }
+
+  /// A tree of places in the order, as one of hosts.
+  Tree of_hosts(const Tree& places) const {
+    Tree tree(places.size(), -1);
+    for (size_t place = 0; place < places.size(); ++place) {
+      if (places[place] < 0) continue;
+      tree[static_cast<size_t>(order_[place])] = order_[static_cast<size_t>(places[place])];
+    }
+    return tree;
   }
 
   double finish() const {
@@ -260,6 +278,7 @@ class Packing {
 
   size_t num_hosts_;
   Directions directions_;
+  std::vector<int> order_;
   std::vector<double> rates_;             // by resource
   std::vector<std::vector<int>> routes_;  // by host and host
   std::vector<double> loads_;
@@ -320,21 +339,44 @@ double scratch(const WeightedTrees& packed) {
   return *std::ranges::max_element(children) * *std::ranges::max_element(packed.weights) / total;
 }
 
+/// For few hosts: the given order, the hosts that are near all others first, and both reversed.
+std::vector<std::vector<int>> orders(const Fabric& fabric) {
+  std::vector<int> hosts(fabric.hosts.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
+  std::vector<std::vector<int>> all{hosts};
+  if (hosts.size() > kManyHosts) return all;
+  all.emplace_back(hosts.rbegin(), hosts.rend());
+  const HostDistances distances(fabric);
+  std::ranges::stable_sort(hosts, {}, [&](int host) { return distances.to_all(host); });
+  if (hosts == all[0]) return all;
+  all.push_back(hosts);
+  all.emplace_back(hosts.rbegin(), hosts.rend());
+  return all;
+}
+
 WeightedTrees pack_trees(const ScheduleRequest& request) {
   const Fabric& fabric = *request.fabric;
-  Packing packing(fabric, {.up = request.collective != Collective::kBroadcast,
-                           .down = request.collective != Collective::kReduce});
+  std::vector<Packing> packings;
+  for (std::vector<int>& order : orders(fabric)) {
+    packings.emplace_back(fabric,
+                          Directions{.up = request.collective != Collective::kBroadcast,
+                                     .down = request.collective != Collective::kReduce},
+                          std::move(order));
+  }
   const int root = request.root < 0 ? -1 : fabric.host_of[static_cast<size_t>(request.root)];
   WeightedTrees best;
   double best_time = std::numeric_limits<double>::infinity();
   for (const size_t shares : kShares) {
     if (fabric.hosts.size() > kManyHosts && shares > kSharesForMany) break;
-    WeightedTrees packed = weigh(packing.pack(shares, root), fabric, request.root);
-    const double time = packing.last_finish() / static_cast<double>(shares);
-    if (time >= best_time * (1 - kWorthIt)) continue;
-    if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
-    best = std::move(packed);
-    best_time = time;
+    for (Packing& packing : packings) {
+      const std::vector<Tree> trees = packing.pack(shares, root);
+      const double time = packing.last_finish() / static_cast<double>(shares);
+      if (time >= best_time * (1 - kWorthIt)) continue;
+      WeightedTrees packed = weigh(trees, fabric, request.root);
+      if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
+      best = std::move(packed);
+      best_time = time;
+    }
   }
   return best;
 }
