@@ -74,9 +74,10 @@ class Packing {
     }
     for (const int from : order_) {
       for (const int to : order_) {
-        routes_.push_back(
-            routes.between(rank_on[static_cast<size_t>(from)], rank_on[static_cast<size_t>(to)])
-                .resources);
+        const Routes::Route route =
+            routes.between(rank_on[static_cast<size_t>(from)], rank_on[static_cast<size_t>(to)]);
+        routes_.push_back(route.resources);
+        latencies_.push_back(route.cost.alpha + 2 * route.cost.overhead);
       }
     }
     loads_.resize(rates_.size());
@@ -111,8 +112,13 @@ class Packing {
       best_finish = finish();
     }
     finish_ = best_finish;
-    if (root < 0) {
-      for (Tree& tree : best) lower(tree);
+    std::ranges::fill(loads_, 0.0);
+    for (const Tree& tree : best) add_load(tree, 1);
+    latency_ = 0;
+    for (Tree& tree : best) {
+      shorten(tree);
+      if (root < 0) lower(tree);
+      latency_ = std::max(latency_, latency_of(tree));
     }
     for (Tree& tree : best) tree = of_hosts(tree);
     return best;
@@ -121,6 +127,8 @@ class Packing {
   /// For the last packing: the time for one share's data through the busiest resource, with all
   /// trees.
   double last_finish() const { return finish_; }
+  /// The same for the longest path of the trees: its latency, in seconds.
+  double last_latency() const { return latency_; }
 
  private:
   static constexpr int kRounds = 4;
@@ -128,6 +136,8 @@ class Packing {
   static constexpr double kSteepness = 8;
   /// An edge must cost less than this share of another one to be preferred.
   static constexpr double kCheaper = 1 - 1e-6;
+  /// A latency must be less than this share of another one to be worth a longer path.
+  static constexpr double kMuchNearer = 0.5;
 
   template <typename Visit>
   void for_each_resource(size_t parent, size_t child, Visit visit) const {
@@ -232,6 +242,47 @@ class Packing {
     return moved;
   }
 
+  /// Each host of a tree moves to a parent that is much nearer, if no wire is then busier than the
+  /// busiest one.
+  void shorten(Tree& tree) {
+    for (size_t child = 0; child < num_hosts_; ++child) {
+      if (tree[child] < 0) continue;
+      const auto before = static_cast<size_t>(tree[child]);
+      size_t best = before;
+      double least = latency(before, child) * kMuchNearer;
+      load_edge(before, child, -1, finish_);
+      for (size_t parent = 0; parent < num_hosts_; ++parent) {
+        if (latency(parent, child) >= least || is_below(tree, parent, child)) continue;
+        double latest = 0;
+        for_each_resource(parent, child, [&](size_t r) {
+          latest = std::max(latest, (loads_[r] + 1) / rates_[r]);
+        });
+        if (latest > finish_ / kCheaper) continue;
+        least = latency(parent, child);
+        best = parent;
+      }
+      load_edge(best, child, 1, finish_);
+      tree[child] = static_cast<int>(best);
+    }
+  }
+
+  double latency(size_t parent, size_t child) const {
+    return std::max(latencies_[parent * num_hosts_ + child],
+                    latencies_[child * num_hosts_ + parent]);
+  }
+
+  double latency_of(const Tree& tree) const {
+    double longest = 0;
+    for (size_t host = 0; host < num_hosts_; ++host) {
+      double sum = 0;
+      for (size_t at = host; tree[at] >= 0; at = static_cast<size_t>(tree[at])) {
+        sum += latency(static_cast<size_t>(tree[at]), at);
+      }
+      longest = std::max(longest, sum);
+    }
+    return longest;
+  }
+
   /// Whether `host` is `top` or below it.
   static bool is_below(const Tree& tree, size_t host, size_t top) {
     for (int at = static_cast<int>(host); at >= 0; at = tree[static_cast<size_t>(at)]) {
@@ -281,9 +332,11 @@ class Packing {
   std::vector<int> order_;
   std::vector<double> rates_;             // by resource
   std::vector<std::vector<int>> routes_;  // by host and host
+  std::vector<double> latencies_;         // by host and host
   std::vector<double> loads_;
   std::vector<double> prices_;
   double finish_ = 0;
+  double latency_ = 0;
 };
 
 struct WeightedTrees {
@@ -368,14 +421,18 @@ WeightedTrees pack_trees(const ScheduleRequest& request) {
   double best_time = std::numeric_limits<double>::infinity();
   for (const size_t shares : kShares) {
     if (fabric.hosts.size() > kManyHosts && shares > kSharesForMany) break;
+    const double least_worth_it = best_time * (1 - kWorthIt);
+    std::pair<double, double> first{least_worth_it, 0};  // time and latency
     for (Packing& packing : packings) {
       const std::vector<Tree> trees = packing.pack(shares, root);
       const double time = packing.last_finish() / static_cast<double>(shares);
-      if (time >= best_time * (1 - kWorthIt)) continue;
+      const std::pair found{time, packing.last_latency()};
+      if (time >= least_worth_it || found >= first) continue;
       WeightedTrees packed = weigh(trees, fabric, request.root);
       if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
       best = std::move(packed);
       best_time = time;
+      first = found;
     }
   }
   return best;
