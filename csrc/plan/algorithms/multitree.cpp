@@ -28,11 +28,14 @@
 // Huang et al., "Communication algorithm-architecture co-design for distributed deep learning",
 // ISCA 2021.
 #include <algorithm>
+#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "fabric/fabric.h"
 #include "plan/algorithms/generators.h"
 #include "plan/algorithms/order.h"
+#include "plan/cost/host_distances.h"
 #include "plan/cost/network.h"
 #include "plan/ir/tree.h"
 
@@ -229,16 +232,34 @@ class Drawing {
 /// More ranks than this are looked at in one order only.
 constexpr int kManyRanks = 16;
 
-/// The trees of the near order, or those of the reversed one if they are faster.
+/// For few ranks: the near order, those that are near all others first, and both reversed.
+std::vector<std::vector<int>> orders(const ScheduleRequest& request) {
+  std::vector<int> ranks = near_order(request).ranks();
+  std::vector<std::vector<int>> all{ranks};
+  if (request.world_size > kManyRanks || request.fabric == nullptr) return all;
+  all.emplace_back(ranks.rbegin(), ranks.rend());
+  const HostDistances distances(*request.fabric);
+  std::ranges::stable_sort(ranks, {}, [&](int rank) {
+    return distances.to_all(request.fabric->host_of[static_cast<size_t>(rank)]);
+  });
+  if (ranks == all[0]) return all;
+  all.push_back(ranks);
+  all.emplace_back(ranks.rbegin(), ranks.rend());
+  return all;
+}
+
+/// The trees of the order with which they take the least time.
 std::vector<Tree> best_trees(const ScheduleRequest& request) {
-  std::vector<int> order = near_order(request).ranks();
-  Drawing drawing(request, order);
-  std::vector<Tree> trees = drawing.best();
-  if (request.world_size > kManyRanks) return trees;
-  std::ranges::reverse(order);
-  Drawing reversed(request, order);
-  std::vector<Tree> others = reversed.best();
-  return reversed.best_time() < drawing.best_time() ? others : trees;
+  std::vector<Tree> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::vector<int>& order : orders(request)) {
+    Drawing drawing(request, std::move(order));
+    std::vector<Tree> trees = drawing.best();
+    if (drawing.best_time() >= least) continue;
+    least = drawing.best_time();
+    best = std::move(trees);
+  }
+  return best;
 }
 
 Schedule generate(const ScheduleRequest& request) {
