@@ -231,6 +231,7 @@ class Drawing {
 
 /// More ranks than this are looked at in one order only.
 constexpr int kManyRanks = 16;
+constexpr size_t kFewRanks = 8;
 
 /// For few ranks: the near order, those that are near all others first, and both reversed.
 std::vector<std::vector<int>> orders(const ScheduleRequest& request) {
@@ -242,9 +243,14 @@ std::vector<std::vector<int>> orders(const ScheduleRequest& request) {
   std::ranges::stable_sort(ranks, {}, [&](int rank) {
     return distances.to_all(request.fabric->host_of[static_cast<size_t>(rank)]);
   });
-  if (ranks == all[0]) return all;
-  all.push_back(ranks);
-  all.emplace_back(ranks.rbegin(), ranks.rend());
+  if (ranks != all[0]) {
+    all.push_back(ranks);
+    all.emplace_back(ranks.rbegin(), ranks.rend());
+  }
+  for (size_t i = 1; i < ranks.size() && ranks.size() <= kFewRanks; ++i) {
+    all.push_back(all[0]);
+    std::ranges::rotate(all.back(), all.back().begin() + static_cast<std::ptrdiff_t>(i));
+  }
   return all;
 }
 
