@@ -29,6 +29,8 @@
 #include <numeric>
 #include <queue>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
 #include "plan/algorithms/generators.h"
@@ -196,16 +198,30 @@ std::vector<double> last_below(const HostTree& tree) {
   return last;
 }
 
+/// More hosts than this are not all tried as the root of one tree.
+constexpr size_t kMostRoots = 16;
+
+/// The hosts that are nearest to all others.
+std::vector<int> central_hosts(const Fabric& fabric) {
+  const HostDistances distances(fabric);
+  std::vector<int> hosts(fabric.hosts.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
+  std::ranges::stable_sort(hosts, {}, [&](int host) { return distances.to_all(host); });
+  if (hosts.size() > kMostRoots) hosts.resize(kMostRoots);
+  return hosts;
+}
+
 /// The only tree of a collective without a root has the one from which it is complete first.
 std::vector<HostTree> host_trees(const ScheduleRequest& request) {
   constexpr double kKiB = 1024;
   const Fabric& fabric = *request.fabric;
   const Timetable table(fabric, request.collective, kKiB * request.parameter);
-  const auto host_of = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
-  if (is_rooted(request.collective)) return Growth(table, {host_of(request.root)}).grow();
+  if (is_rooted(request.collective)) {
+    return Growth(table, {fabric.host_of[static_cast<size_t>(request.root)]}).grow();
+  }
   if (request.collective != Collective::kAllReduce) return Growth(table, fabric.host_of).grow();
   std::vector<HostTree> best;
-  for (int root = 0; root < static_cast<int>(fabric.hosts.size()); ++root) {
+  for (const int root : central_hosts(fabric)) {
     std::vector<HostTree> trees = Growth(table, {root}).grow();
     if (best.empty() || last_arrival(trees[0]) < last_arrival(best[0])) best = std::move(trees);
   }
@@ -243,7 +259,7 @@ Schedule generate(const ScheduleRequest& request) {
 
 constexpr int kMaxHosts = 64;
 /// The time for n trees grows with the cube of n.
-constexpr int kMaxTrees = 32;
+constexpr int kMaxTrees = 16;
 
 /// The lengths of messages, in KiB. Nothing if hosts are equally near each other, or racks are.
 std::vector<int> parameters(const ScheduleRequest& request) {

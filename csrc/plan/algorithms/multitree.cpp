@@ -231,13 +231,16 @@ class Drawing {
 
 /// More ranks than this are looked at in one order only.
 constexpr int kManyRanks = 16;
+/// No more than this are looked at in the near order from each of them on, too.
 constexpr size_t kFewRanks = 8;
 
-/// For few ranks: the near order, those that are near all others first, and both reversed.
+/// The near order. For few ranks that are not all equally near each other also those that are near
+/// all others first, and both reversed.
 std::vector<std::vector<int>> orders(const ScheduleRequest& request) {
   std::vector<int> ranks = near_order(request).ranks();
   std::vector<std::vector<int>> all{ranks};
   if (request.world_size > kManyRanks || request.fabric == nullptr) return all;
+  if (request.fabric->racks.size() < 2 && !HostDistances::may_differ(*request.fabric)) return all;
   all.emplace_back(ranks.rbegin(), ranks.rend());
   const HostDistances distances(*request.fabric);
   std::ranges::stable_sort(ranks, {}, [&](int rank) {
