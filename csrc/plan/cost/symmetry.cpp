@@ -97,6 +97,9 @@ std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
   return std::nullopt;
 }
 
+// Shifts and flips both permute whole blocks of `turn_` ranks. Machines, and racks if there are
+// several, lie within a block. So if a shift by a block leaves the Fabric as it is, all blocks are
+// alike, and flips leave it as it is, too.
 bool Symmetry::fits(const Site& site) {
   const std::optional<Images> images = images_of(site, all_, turn_);
   if (!images) return false;
