@@ -1,8 +1,8 @@
 // Earliest edge: trees that grow by the message that arrives first.
 //
-//   h0 has a private link to h2, and h1      tree of h0     h2   after  60 us  over the link
-//   one to h3; the racks of h0, h1 and                      h3   after 5 ms    from h0 or from h2
-//   of h2, h3 are 5 ms apart.                               h1   ...
+//   [ h0  h1 ]   5 ms   [ h2  h3 ]     tree of h0:   h1 after  60 us
+//     |                   |                          h2 after  60 us, over the link
+//     +--- private link --+                          h3 after 120 us, from h2
 //
 //   collective                steps                    bytes sent by a rank
 //   all_reduce                2 x depth of the tree    children x B, each way
