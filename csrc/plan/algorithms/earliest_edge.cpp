@@ -14,10 +14,9 @@
 // all messages that a tree could send next, the one is sent that arrives first, and then occupies
 // its wires. So latencies count as much as rates, a slow NIC is a leaf, and a far rack is entered
 // only as often as that is faster than to pass the data on within it. If several would arrive at
-// the same time, the receiver that is nearest to all others is first, and it gets it
-// from the sender that has had it longest. All trees of a collective
-// grow together, on one timetable. In the Plan, a rank first serves the child below which the last
-// message arrives.
+// the same time, the receiver that is nearest to all others is first, and it gets the data from the
+// sender that has had it longest. All trees of a collective grow together, on one timetable. In the
+// Plan, a rank first serves the child below which the last message arrives.
 //
 // The parameter is the length of the messages, in KiB, for which the timetable is made. It wins for
 // small data on networks with latencies or rates that differ.
