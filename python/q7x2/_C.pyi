@@ -552,7 +552,8 @@ def explain(
     number that is equal for candidates that have the ranks do the same.
     ``wide_accumulation``: only those that may sum floats of 16 and 8 bits. ``codec``: those of
     float32 tensors compressed with it. ``simulate``: those within reach of the best are simulated,
-    however long that takes. ``edges``: as q7x2.all_reduce takes them.
+    however long that takes, and only the best one is returned. ``edges``: as q7x2.all_reduce takes
+    them.
     """
 
 def rate_changes() -> list[tuple[int, str]]:

@@ -25,8 +25,7 @@ using test::kMegabit;
 using test::kMiB;
 using test::switched;
 
-/// Searches are bounded, and break ties by the place in the list. The largest ratio of these
-/// networks is 1.33.
+/// Searches are bounded, and the last ties are broken by the place in the list.
 constexpr double kBar = 1.4;
 
 /// `fabric` with host i at place `place[i]`, and its ranks with it.
@@ -50,6 +49,79 @@ struct Network {
   std::string name;
   Fabric fabric;
 };
+
+/// A rack's rates, in Mbit/s, and its latency, in milliseconds.
+struct Cable {
+  double up, down, alpha;
+};
+
+/// Networks of which one order of the hosts once had a Plan that took up to ten times as long as
+/// that of another one. `nics`: rates, in Mbit/s. `link`, `slow`: a pair of hosts with a private
+/// link, and one with a tenth of the others' rate; empty: none.
+struct Uneven {
+  std::vector<Cable> racks;
+  std::vector<int> rack_of;
+  std::vector<int> nics;
+  std::vector<int> link;
+  std::vector<int> slow;
+};
+
+std::vector<Uneven> uneven() {
+  const std::vector<int> equal(8, 1000);
+  return {
+      {{{100, 20, 0}, {20, 100, 20}, {100, 100, 1}}, {0, 1, 2, 1, 0, 0, 0, 1}, equal, {}, {}},
+      {{{100, 400, 20}, {400, 100, 0}}, {0, 1, 1, 0, 1, 1, 1, 1}, equal, {3, 2}, {5, 0}},
+      {{{100, 400, 0}, {400, 100, 20}},
+       {0, 1, 1, 0, 0, 0, 0, 0},
+       {1000, 1000, 1000, 500, 1000, 1000, 100, 1000},
+       {4, 1},
+       {0, 4}},
+      {{{100, 100, 1}, {400, 400, 20}, {100, 400, 1}}, {0, 1, 2, 1, 0}, equal, {}, {}},
+      {{{20, 100, 1}, {400, 20, 1}},
+       {0, 1, 1, 1, 1, 1, 1},
+       {1000, 500, 1000, 1000, 1000, 1000, 1000},
+       {0, 2},
+       {}},
+      {{{100, 100, 20}, {100, 400, 0}},
+       {0, 1, 1, 0, 0, 0, 0, 1},
+       {1000, 1000, 1000, 1000, 1000, 1000, 1000, 100},
+       {},
+       {5, 2}},
+      {{{20, 100, 1}, {400, 400, 20}, {20, 100, 20}}, {0, 1, 2, 1, 1, 2, 1}, equal, {}, {6, 1}},
+      {{{100, 20, 20}, {20, 20, 0}}, {0, 1, 0, 0, 1, 0}, equal, {4, 3}, {}},
+      {{{20, 400, 1}, {20, 20, 0}, {400, 100, 1}},
+       {0, 1, 2, 1},
+       {1000, 1000, 1000, 100},
+       {},
+       {0, 2}},
+      {{{400, 400, 20}, {100, 100, 0}, {100, 400, 1}},
+       {0, 1, 2, 2, 2, 2, 0},
+       {500, 100, 1000, 1000, 1000, 1000, 1000},
+       {0, 2},
+       {}},
+      {{{100, 100, 1}, {400, 100, 0}, {100, 400, 20}},
+       {0, 1, 2, 2, 1, 0, 2},
+       {1000, 1000, 100, 1000, 1000, 100, 1000},
+       {2, 1},
+       {}},
+  };
+}
+
+Fabric fabric_of(const Uneven& network) {
+  Fabric fabric = in_racks(network.rack_of, kGigabit, kGigabit);
+  for (size_t rack = 0; rack < network.racks.size(); ++rack) {
+    const Cable& cable = network.racks[rack];
+    fabric.racks[rack] = {"", cable.up * kMegabit, cable.down * kMegabit, cable.alpha * 1e-3};
+  }
+  for (size_t host = 0; host < fabric.hosts.size(); ++host) {
+    fabric.hosts[host].egress = fabric.hosts[host].ingress = network.nics[host] * kMegabit;
+  }
+  if (!network.link.empty()) {
+    fabric.links.push_back({network.link[0], network.link[1], kGigabit, 50e-6});
+  }
+  if (!network.slow.empty()) add_slow(fabric, network.slow[0], network.slow[1], kGigabit / 10);
+  return fabric;
+}
 
 std::vector<Network> networks() {
   std::vector<Network> all;
@@ -76,6 +148,9 @@ std::vector<Network> networks() {
   unequal.hosts[1].egress = unequal.hosts[1].ingress = 100 * kMegabit;
   unequal.hosts[3].egress = unequal.hosts[3].ingress = 500 * kMegabit;
   all.push_back({"unequal NICs", unequal});
+  for (const Uneven& network : uneven()) {
+    all.push_back({"uneven network " + std::to_string(all.size()), fabric_of(network)});
+  }
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](int limit) {

@@ -48,10 +48,16 @@ std::vector<Schedule> turning_schedules(const Fabric& fabric) {
   return schedules;
 }
 
-void expect_turned(const Plan& plan, const Plan& turned, Schedule::Turn turn) {
+/// The Plan of `rank`, and the one that it becomes if all ranks are turned.
+void expect_turned(const std::vector<Plan>& plans, size_t rank, Schedule::Turn turn) {
+  const Plan& plan = plans[rank];
+  const int n = plan.world_size;
+  const auto turned_by = [&](int at) {
+    return turn.flips ? at ^ turn.ranks : (at + turn.ranks) % n;
+  };
+  const Plan& turned = plans[static_cast<size_t>(turned_by(static_cast<int>(rank)))];
   ASSERT_EQ(plan.ops.size(), turned.ops.size());
   ASSERT_EQ(plan.successors, turned.successors);
-  const int n = plan.world_size;
   for (size_t i = 0; i < plan.ops.size(); ++i) {
     const Op& op = plan.ops[i];
     const Op& other = turned.ops[i];
@@ -63,12 +69,45 @@ void expect_turned(const Plan& plan, const Plan& turned, Schedule::Turn turn) {
     ASSERT_EQ(op.destination.space, other.destination.space);
     ASSERT_EQ(op.takes_residual, other.takes_residual);
     if (op.peer < 0) continue;
-    ASSERT_EQ((op.peer + turn.ranks) % n, other.peer);
+    ASSERT_EQ(turned_by(op.peer), other.peer);
     const int part = op.message % n;
-    const int message =
-        turn.messages_of_parts ? op.message - part + (part + turn.ranks) % n : op.message;
+    const int message = turn.messages_of_parts ? op.message - part + turned_by(part) : op.message;
     ASSERT_EQ(message, other.message);
   }
+}
+
+/// The Schedules, each turned by the least turn. `step`: every so many ranks are looked at.
+size_t turn_all(const Fabric& fabric, const std::vector<Schedule>& schedules, size_t step = 1) {
+  for (const Schedule& schedule : schedules) {
+    SCOPED_TRACE(schedule.algorithm() + " " + to_string(schedule.collective()) + ", " +
+                 std::to_string(fabric.world_size()) + " ranks");
+    const std::vector<Plan> plans = schedule.project_all();
+    // All flips are made of those of one bit.
+    Schedule::Turn turn = schedule.turn();
+    do {
+      for (size_t rank = 0; rank < plans.size(); rank += step) expect_turned(plans, rank, turn);
+      turn.ranks *= 2;
+    } while (turn.flips && turn.ranks < fabric.world_size());
+    for (const std::vector<uint32_t>& weights = schedule.part_weights();
+         const uint32_t weight : weights) {
+      EXPECT_EQ(weight, weights[0]);
+    }
+  }
+  return schedules.size();
+}
+
+/// Schedules that flip the bits of ranks: there are none for fewer.
+constexpr int kFlippedRanks = 512;
+
+std::vector<Schedule> flipping_schedules(const Fabric& fabric) {
+  std::vector<Schedule> schedules;
+  for (const Generator& generator : generators()) {
+    if (generator.name != "halving_doubling") continue;
+    const ScheduleRequest request{generator.collective, fabric.world_size(), -1, &fabric};
+    schedules.push_back(generator.generate(request));
+    EXPECT_TRUE(schedules.back().turn().flips);
+  }
+  return schedules;
 }
 
 TEST(Symmetry, ATurnMakesTheSameSchedule) {
@@ -76,23 +115,15 @@ TEST(Symmetry, ATurnMakesTheSameSchedule) {
   for (const int ranks : {2, 3, 5, 8, 12, 16}) {
     for (const Fabric& fabric :
          {network(ranks, 1), network(ranks, ranks % 2 == 0 ? 2 : 1), network(1, 1, ranks)}) {
-      for (const Schedule& schedule : turning_schedules(fabric)) {
-        SCOPED_TRACE(schedule.algorithm() + " " + to_string(schedule.collective()) + ", " +
-                     std::to_string(ranks) + " ranks");
-        const std::vector<Plan> plans = schedule.project_all();
-        for (size_t rank = 0; rank < plans.size(); ++rank) {
-          const auto to = (rank + static_cast<size_t>(schedule.turn().ranks)) % plans.size();
-          expect_turned(plans[rank], plans[to], schedule.turn());
-        }
-        for (const std::vector<uint32_t>& weights = schedule.part_weights();
-             const uint32_t weight : weights) {
-          EXPECT_EQ(weight, weights[0]);
-        }
-        ++turned;
-      }
+      turned += turn_all(fabric, turning_schedules(fabric));
     }
   }
   EXPECT_GT(turned, 100U);
+}
+
+TEST(Symmetry, AFlipMakesTheSameSchedule) {
+  const Fabric fabric = network(kFlippedRanks, 1);
+  EXPECT_EQ(turn_all(fabric, flipping_schedules(fabric), 73), 3U);
 }
 
 void expect_equal(const Prediction& some, const Prediction& all) {
@@ -110,16 +141,17 @@ void expect_equal(const Prediction& some, const Prediction& all) {
 
 /// The few ranks of each Schedule against all ranks, with the same order of what happens at one
 /// time. How many predictions were compared.
-int compare_few_with_all(const Fabric& fabric, const std::vector<SimulatedCall>& calls) {
+int compare_few_with_all(const Fabric& fabric, const std::vector<SimulatedCall>& calls,
+                         const std::vector<Schedule>& schedules) {
   const Site site(fabric);
   int compared = 0;
-  for (const Schedule& schedule : turning_schedules(fabric)) {
+  for (const Schedule& schedule : schedules) {
     const Schedule::Turn turn = schedule.turn();
     const auto symmetry = Symmetry::find(site, turn);
     if (!symmetry) continue;
     // A turn by all ranks: each stands for itself.
-    const auto none = Symmetry::find(
-        site, {.ranks = fabric.world_size(), .messages_of_parts = turn.messages_of_parts});
+    const auto none =
+        Symmetry::find(site, {fabric.world_size(), turn.messages_of_parts, turn.flips});
     const std::vector<Plan> all = schedule.project_all();
     const Simulator simulator(all, fabric, CodingCost{}, none.value());
     const Simulator few(std::span<const Plan>(all).first(symmetry->num_ranks()), fabric,
@@ -142,10 +174,12 @@ TEST(Symmetry, FewRanksTakeAsLongAsAll) {
   for (const Fabric& fabric :
        {network(16, 1), network(12, 1), network(16, 4), network(8, 2), network(8, 1, 2),
         network(4, 2, 4), network(4, 1, 4, 2), network(31, 1)}) {
-    compared += compare_few_with_all(fabric, {{10, 64, 1},
-                                              {5000, 8192, 1},
-                                              {16 * 12 * 31 * 4096, 16 * 12 * 31 * 512, 3},
-                                              {16 * 12 * 31 * 100'000, 16 * 12 * 31 * 512, 4, 1}});
+    compared += compare_few_with_all(fabric,
+                                     {{10, 64, 1},
+                                      {5000, 8192, 1},
+                                      {16 * 12 * 31 * 4096, 16 * 12 * 31 * 512, 3},
+                                      {16 * 12 * 31 * 100'000, 16 * 12 * 31 * 512, 4, 1}},
+                                     turning_schedules(fabric));
   }
   EXPECT_GT(compared, 100);
 }
@@ -178,11 +212,24 @@ TEST(Symmetry, FewRanksTakeAsLongAsAllOnRandomNetworks) {
     SCOPED_TRACE("network " + std::to_string(network) + ", seed " + std::to_string(seed));
     const Fabric fabric = even_network(random);
     const auto parts = static_cast<size_t>(fabric.world_size());
-    compared += compare_few_with_all(fabric, {{parts << 16, parts << 10, 4, 1},
-                                              {parts << 20, parts << 14, 4},
-                                              {parts << 20, parts << 17, 4, 1}});
+    compared += compare_few_with_all(fabric,
+                                     {{parts << 16, parts << 10, 4, 1},
+                                      {parts << 20, parts << 14, 4},
+                                      {parts << 20, parts << 17, 4, 1},
+                                      {.bytes = parts << 20,
+                                       .slice_bytes = parts << 16,
+                                       .window = 4,
+                                       .max_slices = 2,
+                                       .after_silence = true}},
+                                     turning_schedules(fabric));
   }
   EXPECT_GT(compared, 100);
+}
+
+TEST(Symmetry, FewRanksThatFlipTakeAsLongAsAll) {
+  const Fabric fabric = network(kFlippedRanks, 4);
+  const std::vector<SimulatedCall> calls = {{kFlippedRanks << 11, kFlippedRanks << 11, 1}};
+  EXPECT_EQ(compare_few_with_all(fabric, calls, flipping_schedules(fabric)), 3);
 }
 
 TEST(Symmetry, OneRankStandsForAllOnASwitch) {

@@ -74,7 +74,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
       bare_forest_schedule(request, "aggregator", stars(request, centres), equal_parts(parts));
   schedule.set_rounds_once();
   if (parts == request.world_size && std::ranges::is_sorted(centres)) {
-    schedule.set_turn(near_turn(request), true);
+    schedule.set_turn({.ranks = near_turn(request), .messages_of_parts = true});
   }
   const std::vector<Round> up{
       {.crosses = {{team_of(schedule.contract().contributors), team_of(centres), 1, 1.0 / parts}},

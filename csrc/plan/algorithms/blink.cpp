@@ -18,7 +18,8 @@
 // spanning trees, a linear programme. Multiplicative weights solve it: every resource has a price
 // that grows by a factor with each tree that uses it, and the next tree is the cheapest one at
 // these prices. Here the data has W equal shares. Each share gets a tree. Then each share in turn
-// gives its tree up and takes the cheapest one, and the shares with the same tree become a part of
+// gives its tree up and takes the cheapest one, in which each host
+// then moves to its cheapest parent, and the shares with the same tree become a part of
 // that weight. The smallest W that comes close to the best is used, for few trees and long
 // messages.
 //
@@ -33,10 +34,12 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
 #include "plan/algorithms/generators.h"
+#include "plan/algorithms/tree_packing.h"
 #include "plan/cost/host_distances.h"
 #include "plan/cost/network.h"
 #include "plan/ir/tree.h"
@@ -44,187 +47,6 @@
 namespace q7x2 {
 
 namespace {
-
-/// In which directions data moves along a tree's edges.
-struct Directions {
-  bool up;
-  bool down;
-};
-
-/// Approximates exp(x) by multiplications alone.
-double exponential(double x) {
-  double power = 1 + x / 64;
-  for (int squaring = 0; squaring < 6; ++squaring) power *= power;
-  return power;
-}
-
-/// Trees over hosts, and their loads on the resources between hosts. A tree loads a resource once
-/// for each of its edges that uses it.
-class Packing {
- public:
-  Packing(const Fabric& fabric, Directions directions)
-      : num_hosts_(fabric.hosts.size()), directions_(directions) {
-    const Routes routes(fabric);
-    rates_ = known_rates(routes);
-    std::vector<int> rank_on(num_hosts_);
-    for (int rank = 0; rank < fabric.world_size(); ++rank) {
-      rank_on[static_cast<size_t>(fabric.host_of[static_cast<size_t>(rank)])] = rank;
-    }
-    for (const int from : rank_on) {
-      for (const int to : rank_on) routes_.push_back(routes.between(from, to).resources);
-    }
-    loads_.resize(rates_.size());
-    prices_.resize(rates_.size());
-  }
-
-  /// Packs `shares` trees. `root`: the host at the root of all trees; -1: each tree has the root
-  /// with the least depth.
-  std::vector<Tree> pack(size_t shares, int root) {
-    std::ranges::fill(loads_, 0.0);
-    std::vector<Tree> trees;
-    for (size_t i = 0; i < shares; ++i) {
-      const double so_far = finish();
-      const double scale = i == 0 ? 1 / *std::ranges::max_element(rates_)
-                                  : so_far * static_cast<double>(i + 1) / static_cast<double>(i);
-      trees.push_back(grow(root < 0 ? i % num_hosts_ : static_cast<size_t>(root), scale));
-    }
-    std::vector<Tree> best = trees;
-    double best_finish = finish();
-    for (int round = 0; round < kRounds; ++round) {
-      for (size_t i = 0; i < shares; ++i) {
-        const double scale = finish();
-        add_load(trees[i], -1);
-        trees[i] = grow(root < 0 ? i % num_hosts_ : static_cast<size_t>(root), scale);
-      }
-      if (finish() >= best_finish) break;
-      best = trees;
-      best_finish = finish();
-    }
-    finish_ = best_finish;
-    if (root < 0) {
-      for (Tree& tree : best) lower(tree);
-    }
-    return best;
-  }
-
-  /// For the last packing: the time for one share's data through the busiest resource, with all
-  /// trees.
-  double last_finish() const { return finish_; }
-
- private:
-  static constexpr int kRounds = 4;
-  /// The price of a full resource is exp(8) times that of an empty one.
-  static constexpr double kSteepness = 8;
-
-  template <typename Visit>
-  void for_each_resource(size_t parent, size_t child, Visit visit) const {
-    if (directions_.down) {
-      for (const int r : routes_[parent * num_hosts_ + child]) visit(static_cast<size_t>(r));
-    }
-    if (directions_.up) {
-      for (const int r : routes_[child * num_hosts_ + parent]) visit(static_cast<size_t>(r));
-    }
-  }
-
-  double finish() const {
-    double latest = 0;
-    for (size_t r = 0; r < rates_.size(); ++r) latest = std::max(latest, loads_[r] / rates_[r]);
-    return latest;
-  }
-
-  void add_load(const Tree& tree, double load) {
-    for (size_t child = 0; child < num_hosts_; ++child) {
-      if (tree[child] < 0) continue;
-      for_each_resource(static_cast<size_t>(tree[child]), child,
-                        [&](size_t r) { loads_[r] += load; });
-    }
-  }
-
-  /// The price of one more tree on the resource, if everything should be done within `scale`.
-  void set_price(size_t r, double scale) {
-    const double unit = kSteepness / (rates_[r] * scale);
-    prices_[r] = exponential((loads_[r] + 1) * unit) - exponential(loads_[r] * unit);
-  }
-
-  double price(size_t parent, size_t child) const {
-    double sum = 0;
-    for_each_resource(parent, child, [&](size_t r) { sum += prices_[r]; });
-    return sum;
-  }
-
-  /// Grows a tree by the cheapest edge at a time (Prim), and adds its load. Prices only rise, so an
-  /// earlier price of a host is a lower bound, which is computed again when it is the lowest.
-  Tree grow(size_t root, double scale) {
-    constexpr double kInside = std::numeric_limits<double>::infinity();
-    for (size_t r = 0; r < rates_.size(); ++r) set_price(r, scale);
-    Tree tree(num_hosts_, -1);
-    std::vector<int> depth(num_hosts_);
-    std::vector<size_t> inside{root};
-    std::vector<double> bound(num_hosts_, 0.0);
-    bound[root] = kInside;
-    while (inside.size() < num_hosts_) {
-      const auto least = std::ranges::min_element(bound);
-      const auto child = static_cast<size_t>(least - bound.begin());
-      using Offer = std::tuple<double, int, size_t>;
-      Offer best{kInside, 0, 0};
-      for (const size_t parent : inside) {
-        best = std::min(best, Offer{price(parent, child), depth[parent], parent});
-      }
-      const auto& [cost, above, parent] = best;
-      *least = cost;
-      if (*std::ranges::min_element(bound) < cost) continue;
-      tree[child] = static_cast<int>(parent);
-      depth[child] = above + 1;
-      inside.push_back(child);
-      *least = kInside;
-      for_each_resource(parent, child, [&](size_t r) {
-        loads_[r] += 1;
-        set_price(r, scale);
-      });
-      for (size_t other = 0; other < num_hosts_; ++other) {
-        if (bound[other] != kInside) bound[other] = std::min(bound[other], price(child, other));
-      }
-    }
-    return tree;
-  }
-
-  /// Moves the root to where the tree has the least depth.
-  static void lower(Tree& tree) {
-    std::vector<std::vector<int>> neighbours(tree.size());
-    for (size_t child = 0; child < tree.size(); ++child) {
-      if (tree[child] < 0) continue;
-      neighbours[child].push_back(tree[child]);
-      neighbours[static_cast<size_t>(tree[child])].push_back(static_cast<int>(child));
-    }
-    size_t least_depth = tree.size();
-    for (int root = 0; root < static_cast<int>(neighbours.size()); ++root) {
-      Tree rooted(tree.size(), -1);
-      std::vector<int> level{root};
-      size_t depth = 0;
-      for (std::vector<int> next; !level.empty(); level = std::move(next), ++depth) {
-        next.clear();
-        for (const int parent : level) {
-          for (const int child : neighbours[static_cast<size_t>(parent)]) {
-            if (rooted[static_cast<size_t>(parent)] == child) continue;
-            rooted[static_cast<size_t>(child)] = parent;
-            next.push_back(child);
-          }
-        }
-      }
-      if (depth >= least_depth) continue;
-      least_depth = depth;
-      tree = std::move(rooted);
-    }
-  }
-
-  size_t num_hosts_;
-  Directions directions_;
-  std::vector<double> rates_;             // by resource
-  std::vector<std::vector<int>> routes_;  // by host and host
-  std::vector<double> loads_;
-  std::vector<double> prices_;
-  double finish_ = 0;
-};
 
 struct WeightedTrees {
   std::vector<Tree> trees;  ///< over ranks
@@ -279,21 +101,48 @@ double scratch(const WeightedTrees& packed) {
   return *std::ranges::max_element(children) * *std::ranges::max_element(packed.weights) / total;
 }
 
+/// For few hosts: the given order, the hosts that are near all others first, and both reversed.
+std::vector<std::vector<int>> orders(const Fabric& fabric) {
+  std::vector<int> hosts(fabric.hosts.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
+  std::vector<std::vector<int>> all{hosts};
+  if (hosts.size() > kManyHosts) return all;
+  all.emplace_back(hosts.rbegin(), hosts.rend());
+  const HostDistances distances(fabric);
+  std::ranges::stable_sort(hosts, {}, [&](int host) { return distances.to_all(host); });
+  if (hosts == all[0]) return all;
+  all.push_back(hosts);
+  all.emplace_back(hosts.rbegin(), hosts.rend());
+  return all;
+}
+
 WeightedTrees pack_trees(const ScheduleRequest& request) {
   const Fabric& fabric = *request.fabric;
-  Packing packing(fabric, {.up = request.collective != Collective::kBroadcast,
-                           .down = request.collective != Collective::kReduce});
+  std::vector<Packing> packings;
+  for (std::vector<int>& order : orders(fabric)) {
+    packings.emplace_back(fabric,
+                          Directions{.up = request.collective != Collective::kBroadcast,
+                                     .down = request.collective != Collective::kReduce},
+                          std::move(order));
+  }
   const int root = request.root < 0 ? -1 : fabric.host_of[static_cast<size_t>(request.root)];
   WeightedTrees best;
   double best_time = std::numeric_limits<double>::infinity();
   for (const size_t shares : kShares) {
     if (fabric.hosts.size() > kManyHosts && shares > kSharesForMany) break;
-    WeightedTrees packed = weigh(packing.pack(shares, root), fabric, request.root);
-    const double time = packing.last_finish() / static_cast<double>(shares);
-    if (time >= best_time * (1 - kWorthIt)) continue;
-    if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
-    best = std::move(packed);
-    best_time = time;
+    const double least_worth_it = best_time * (1 - kWorthIt);
+    std::pair<double, double> first{least_worth_it, 0};  // time and latency
+    for (Packing& packing : packings) {
+      const std::vector<Tree> trees = packing.pack(shares, root);
+      const double time = packing.last_finish() / static_cast<double>(shares);
+      const std::pair found{time, packing.last_latency()};
+      if (time >= least_worth_it || found >= first) continue;
+      WeightedTrees packed = weigh(trees, fabric, request.root);
+      if (scratch(packed) > kMaxScratchSlices * request.world_size) continue;
+      best = std::move(packed);
+      best_time = time;
+      first = found;
+    }
   }
   return best;
 }

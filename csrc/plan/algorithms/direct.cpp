@@ -110,7 +110,7 @@ template <void (*kProgram)(PlanBuilder&, const Position&)>
 Schedule generate(const ScheduleRequest& request) {
   Schedule schedule(request, "direct");
   if (is_reduction(request.collective)) schedule.set_rounds_once();
-  if (!is_rooted(request.collective)) schedule.set_turn(1);
+  if (!is_rooted(request.collective)) schedule.set_turn({.ranks = 1});
   const Contract& contract = schedule.contract();
   schedule.add_round({.crosses = {{team_of(contract.contributors), team_of(contract.receivers)}},
                       .folds = is_reduction(request.collective),

@@ -20,7 +20,7 @@ namespace {
 Schedule barrier(const ScheduleRequest& request) {
   const int n = request.world_size;
   Schedule schedule(request, "dissemination");
-  schedule.set_turn(1);
+  schedule.set_turn({.ranks = 1});
   for (int distance = 1; distance < n; distance *= 2) {
     Round round;
     for (int rank = 0; rank < n; ++rank) round.edges.push_back({rank, (rank + distance) % n});

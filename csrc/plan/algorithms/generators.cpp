@@ -23,6 +23,7 @@ namespace q7x2 {
   ALGORITHM(servers)               \
   ALGORITHM(rack_servers)          \
   ALGORITHM(shares)                \
+  ALGORITHM(earliest_edge)         \
   ALGORITHM(pairwise)              \
   ALGORITHM(dissemination)
 

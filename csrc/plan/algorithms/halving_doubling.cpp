@@ -125,9 +125,22 @@ class Halving {
   int size_;
 };
 
-/// Both halves of the positions do the same.
+/// From this number of ranks on, parts are sent in flipped order. Then one rank stands for all, and
+/// the Plans of all of them, which are seconds of work, need not be made to know how long they
+/// take.
+constexpr int kManyRanks = 512;
+
+PartOrder part_order(const Halving& halving) {
+  const bool flips = halving.is_plain() && halving.num_owners() >= kManyRanks;
+  return flips ? PartOrder::kFlipped : PartOrder::kShifted;
+}
+
+/// Both halves of the positions do the same. With flipped parts, all positions do.
 void set_turn(Schedule& schedule, const Halving& halving) {
-  if (halving.is_plain()) schedule.set_turn(schedule.world_size() / 2, true);
+  if (!halving.is_plain()) return;
+  const bool flips = part_order(halving) == PartOrder::kFlipped;
+  const int ranks = flips ? 1 : schedule.world_size() / 2;
+  schedule.set_turn({.ranks = ranks, .messages_of_parts = true, .flips = flips});
 }
 
 Schedule all_reduce(const ScheduleRequest& request) {
@@ -135,7 +148,8 @@ Schedule all_reduce(const ScheduleRequest& request) {
   const int owners = halving->num_owners();
   Schedule schedule = bare_forest_schedule(
       request, "halving_doubling",
-      [halving](int part, int rank) { return halving->branch(rank, part); }, equal_parts(owners));
+      [halving](int part, int rank) { return halving->branch(rank, part); }, equal_parts(owners),
+      part_order(*halving));
   set_turn(schedule, *halving);
   const std::vector<Round> up = halving->rounds_up(owners, 1.0 / owners);
   for (const Round& round : up) schedule.add_round(round);
@@ -147,7 +161,8 @@ Schedule by_rank(const ScheduleRequest& request) {
   const auto halving = std::make_shared<const Halving>(request);
   Schedule schedule = bare_forest_schedule(
       request, "halving_doubling",
-      [halving](int part, int rank) { return halving->branch(rank, halving->position_of(part)); });
+      [halving](int part, int rank) { return halving->branch(rank, halving->position_of(part)); },
+      {1}, part_order(*halving));
   set_turn(schedule, *halving);
   std::vector<Round> rounds = halving->rounds_up(request.world_size, 1);
   if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);

@@ -106,7 +106,8 @@ Schedule all_reduce(const ScheduleRequest& request) {
   const int parts = tree->division.parts;
   const Branches branches = [tree](int part, int rank) { return tree->branch(part, rank); };
   Schedule schedule(request, "hierarchical", equal_parts(parts));
-  if (parts == request.world_size) schedule.set_turn(near_turn(request), true);
+  if (parts == request.world_size)
+    schedule.set_turn({.ranks = near_turn(request), .messages_of_parts = true});
   std::vector<Round> up;
   if (tree->shape == TreeShape::kStar) {
     up = tree->hierarchy.rounds_up(paths(tree->division), tree->levels, 1.0 / parts);
@@ -183,7 +184,7 @@ Schedule by_rank(const ScheduleRequest& request) {
         return hierarchy->branch(rank, (*owners)[static_cast<size_t>(part)],
                                  hierarchy->num_levels(), TreeShape::kStar);
       });
-  schedule.set_turn(near_turn(request), true);
+  schedule.set_turn({.ranks = near_turn(request), .messages_of_parts = true});
   std::vector<Round> rounds = hierarchy->rounds_up(*owners, hierarchy->num_levels(), 1);
   if (request.collective == Collective::kAllGather) rounds = backwards(std::move(rounds), 1);
   for (Round& round : rounds) schedule.add_round(std::move(round));

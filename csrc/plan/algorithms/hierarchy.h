@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "fabric/fabric.h"
 #include "plan/algorithms/order.h"
 #include "plan/algorithms/recursive_doubling.h"
+#include "plan/cost/network.h"
 #include "plan/ir/schedule.h"
 #include "plan/ir/tree.h"
 
@@ -33,7 +35,8 @@ class Hierarchy {
  public:
   explicit Hierarchy(const ScheduleRequest& request) {
     const Fabric& fabric = *request.fabric;
-    const std::vector<int> order = hierarchy_order(request).ranks();
+    std::vector<int> order = hierarchy_order(request).ranks();
+    put_fast_first(order, fabric);
     const auto host_of = [&](int rank) { return fabric.host_of[static_cast<size_t>(rank)]; };
     const auto rack_of = [&](int rank) { return fabric.rack_of(rank); };
     add_level(order, host_of, true);
@@ -131,6 +134,19 @@ class Hierarchy {
     std::map<int, int> position;           ///< index of each member in its group
     bool in_memory;                        ///< members share a host
   };
+
+  /// Within each rack: a slow NIC should not lead it.
+  static void put_fast_first(std::vector<int>& order, const Fabric& fabric) {
+    for (auto first = order.begin(); first != order.end();) {
+      const auto last = std::find_if(first, order.end(), [&](int rank) {
+        return fabric.rack_of(rank) != fabric.rack_of(*first);
+      });
+      std::ranges::stable_sort(first, last, std::greater<>(), [&](int rank) {
+        return rate_of_host(fabric, fabric.host_of[static_cast<size_t>(rank)]);
+      });
+      first = last;
+    }
+  }
 
   const Level& at(int level) const { return levels_[static_cast<size_t>(level)]; }
 

@@ -28,11 +28,14 @@
 // Huang et al., "Communication algorithm-architecture co-design for distributed deep learning",
 // ISCA 2021.
 #include <algorithm>
+#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "fabric/fabric.h"
 #include "plan/algorithms/generators.h"
 #include "plan/algorithms/order.h"
+#include "plan/cost/host_distances.h"
 #include "plan/cost/network.h"
 #include "plan/ir/tree.h"
 
@@ -111,10 +114,11 @@ class Budget {
 /// Constructs one tree per rank within a budget.
 class Drawing {
  public:
-  explicit Drawing(const ScheduleRequest& request)
+  /// `order`: of the ranks; decides between equally good edges.
+  Drawing(const ScheduleRequest& request, std::vector<int> order)
       : num_ranks_(request.world_size),
         budget_(fabric_or_uniform(request)),
-        order_(near_order(request).ranks()),
+        order_(std::move(order)),
         targets_(order_.size()) {
     // The order of a rank's targets: fast routes first, and different for all ranks.
     for (int position = 0; position < num_ranks_; ++position) {
@@ -143,8 +147,12 @@ class Drawing {
         too_short = middle;
       }
     }
+    best_time_ = time;
     return trees;
   }
+
+  /// The time of the trees that `best` returned.
+  double best_time() const { return best_time_; }
 
  private:
   /// The last one changes the time by at most a thirtieth.
@@ -216,12 +224,55 @@ class Drawing {
   std::vector<int> order_;
   std::vector<std::vector<int>> targets_;  // by rank
   double time_ = 0;
+  double best_time_ = 0;
   std::vector<Tree> trees_;
   std::vector<std::vector<int>> members_;  // by root, in the order in which they joined
 };
 
+/// More ranks than this are looked at in one order only.
+constexpr int kManyRanks = 16;
+/// No more than this are looked at in the near order from each of them on, too.
+constexpr size_t kFewRanks = 8;
+
+/// The near order. For few ranks that are not all equally near each other also those that are near
+/// all others first, and both reversed.
+std::vector<std::vector<int>> orders(const ScheduleRequest& request) {
+  std::vector<int> ranks = near_order(request).ranks();
+  std::vector<std::vector<int>> all{ranks};
+  if (request.world_size > kManyRanks || request.fabric == nullptr) return all;
+  if (request.fabric->racks.size() < 2 && !HostDistances::may_differ(*request.fabric)) return all;
+  all.emplace_back(ranks.rbegin(), ranks.rend());
+  const HostDistances distances(*request.fabric);
+  std::ranges::stable_sort(ranks, {}, [&](int rank) {
+    return distances.to_all(request.fabric->host_of[static_cast<size_t>(rank)]);
+  });
+  if (ranks != all[0]) {
+    all.push_back(ranks);
+    all.emplace_back(ranks.rbegin(), ranks.rend());
+  }
+  for (size_t i = 1; i < ranks.size() && ranks.size() <= kFewRanks; ++i) {
+    all.push_back(all[0]);
+    std::ranges::rotate(all.back(), all.back().begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return all;
+}
+
+/// The trees of the order with which they take the least time.
+std::vector<Tree> best_trees(const ScheduleRequest& request) {
+  std::vector<Tree> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::vector<int>& order : orders(request)) {
+    Drawing drawing(request, std::move(order));
+    std::vector<Tree> trees = drawing.best();
+    if (drawing.best_time() >= least) continue;
+    least = drawing.best_time();
+    best = std::move(trees);
+  }
+  return best;
+}
+
 Schedule generate(const ScheduleRequest& request) {
-  return forest_schedule(request, "multitree", branches_of(Drawing(request).best()),
+  return forest_schedule(request, "multitree", branches_of(best_trees(request)),
                          equal_parts(request.world_size));
 }
 

@@ -25,7 +25,7 @@ namespace {
 Schedule all_to_all(const ScheduleRequest& request) {
   const int n = request.world_size;
   Schedule schedule(request, "pairwise");
-  schedule.set_turn(1);
+  schedule.set_turn({.ranks = 1});
   const auto all = team_of(schedule.contract().contributors);
   schedule.add_round({.crosses = {{all, all}}, .turns = std::max(n - 1, 1)});
   schedule.set_program([n](PlanBuilder& b, int rank) {

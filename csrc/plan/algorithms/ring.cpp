@@ -122,7 +122,7 @@ Schedule generate(const ScheduleRequest& request) {
   const int n = request.world_size;
   const auto ring = std::make_shared<const Order>(near_order(request));
   Schedule schedule(request, "ring", equal_parts(n));
-  if (std::ranges::is_sorted(ring->ranks())) schedule.set_turn(1);
+  if (std::ranges::is_sorted(ring->ranks())) schedule.set_turn({.ranks = 1});
   Round round = once_round(*ring, kCollective == Collective::kAllReduce ? 1.0 / n : 1);
   if (kCollective != Collective::kAllGather) {
     round.folds = true;

@@ -59,7 +59,7 @@ Schedule reduce_scatter(const ScheduleRequest& request) {
   const int n = request.world_size;
   Schedule schedule(request, "sra");
   schedule.set_rounds_once();
-  schedule.set_turn(1);
+  schedule.set_turn({.ranks = 1});
   add_scatter_round(schedule, 1);
   schedule.set_program([n](PlanBuilder& b, int rank) {
     if (n == 1) {
@@ -77,7 +77,7 @@ Schedule all_reduce(const ScheduleRequest& request) {
   const int n = request.world_size;
   Schedule schedule(request, "sra", equal_parts(n));
   schedule.set_rounds_once();
-  schedule.set_turn(1);
+  schedule.set_turn({.ranks = 1});
   add_scatter_round(schedule, 1.0 / n);
   const auto all = team_of(schedule.contract().contributors);
   schedule.add_round({.crosses = {{all, all, 1, 1.0 / n}},

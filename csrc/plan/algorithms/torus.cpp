@@ -61,6 +61,8 @@ class Grid {
         columns_(request.parameter),
         rows_(request.world_size / request.parameter) {}
 
+  /// Whether positions equal ranks.
+  bool is_plain() const { return std::ranges::is_sorted(order_.ranks()); }
   int rows() const { return rows_; }
   int columns() const { return columns_; }
   int at(int row, int column) const { return order_.at(row * columns_ + column); }
@@ -160,6 +162,7 @@ Schedule by_rank(const ScheduleRequest& request) {
   const auto grid = std::make_shared<const Grid>(request);
   Schedule schedule = bare_forest_schedule(
       request, "torus", [grid](int part, int rank) { return rank_branch(*grid, part, rank); });
+  if (grid->is_plain()) schedule.set_turn({.ranks = grid->columns(), .messages_of_parts = true});
   Round row = grid->rightwards(static_cast<uint32_t>(grid->rows()), 1);
   row.folds = true;
   row.contributions = grid->columns() / 2.0;

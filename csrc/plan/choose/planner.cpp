@@ -186,6 +186,7 @@ std::vector<Candidate> Planner::explain(const CallShape& shape, bool simulate) c
   std::ranges::move(
       search.predicted(simulate ? std::numeric_limits<double>::infinity() : kOpsToExplain),
       std::back_inserter(ratings));
+  if (simulate) ratings.erase(ratings.begin() + 1, ratings.end());
   for (Rating& rating : ratings) {
     search.resize(rating);
     if (shape.bytes == CallShape::kUneven) continue;

@@ -59,7 +59,7 @@ class Planner {
 
   /// All candidates for the call: the one that would be chosen first, then the others by time.
   /// Throws as `choose`. `simulate`: simulates all candidates within reach of the best one, however
-  /// long that takes.
+  /// long that takes, and returns the best one only.
   std::vector<Candidate> explain(const CallShape& shape, bool simulate = false) const;
 
   std::shared_ptr<const Fabric> fabric() const;

@@ -25,6 +25,11 @@ constexpr double kOpsPerMessage = 2.5;
 /// From this number of ops of all ranks on, a search for ranks that represent others is worthwhile.
 constexpr double kManyOps = 100e3;
 
+/// A call after a silence is simulated into its steady state. If only ranks that represent others
+/// are simulated, it is worth this number of ops.
+constexpr double kSlicesAfterSilence = 12;
+constexpr double kMostOpsAfterSilence = 2e6;
+
 /// The cost of making an op of a Plan, and of a coded Plan, relative to simulating it.
 constexpr double kMaking = 0.5;
 constexpr double kMakingCoded = 3;
@@ -105,11 +110,12 @@ Prediction PricedSchedule::simulate(size_t bytes, const Cut& cut, int max_slices
 }
 
 double PricedSchedule::simulate_after_silence(size_t bytes, const Cut& cut) {
-  if (!simulator_) return 0;
-  const SimulatedCall call{bytes, cut.slice_bytes, cut.window};
-  SimulatedCall silent = call;
+  SimulatedCall silent{bytes, cut.slice_bytes, cut.window};
   silent.after_silence = true;
-  return simulator_->run(silent).seconds_after_pause;
+  if (simulator_) return simulator_->run(silent).seconds_after_pause;
+  if (!some_ || ops_of_some() * kSlicesAfterSilence > kMostOpsAfterSilence) return 0;
+  const auto prediction = some_->run_symmetric(silent);
+  return prediction ? prediction->seconds_after_pause : 0;
 }
 
 std::optional<Prediction> PricedSchedule::simulate_some(const SimulatedCall& call) {
@@ -126,6 +132,10 @@ std::optional<Prediction> PricedSchedule::simulate_some(const SimulatedCall& cal
 
 double PricedSchedule::ops() const {
   return kOpsPerMessage * model_.messages();
+}
+
+double PricedSchedule::ops_of_some() const {
+  return ops() * static_cast<double>(some_plans_.size()) / schedule_->world_size();
 }
 
 double PricedSchedule::making() const {

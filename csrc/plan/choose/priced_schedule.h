@@ -46,6 +46,7 @@ class PricedSchedule {
   /// Plans: for all ranks, or, if possible and worthwhile, for some ranks that represent all.
   Prediction simulate(size_t bytes, const Cut& cut, int max_slices);
   /// For a call that was simulated: the seconds that it takes after a silence, see SimulatedCall.
+  /// 0 if it was not simulated, or has too many ops.
   double simulate_after_silence(size_t bytes, const Cut& cut);
   /// About the number of ops of all ranks for one slice: the price of simulating it.
   double ops() const;
@@ -57,6 +58,8 @@ class PricedSchedule {
   bool floods(const Cut& cut, double ratio) const;
 
  private:
+  /// The same as `ops`, of the ranks that represent all.
+  double ops_of_some() const;
   /// The longest part with which the scratch blocks and the staged messages of `window` slices fit.
   size_t longest_part(int window) const;
 

@@ -85,14 +85,15 @@ std::optional<Prediction> SimulatedRun::run() {
 std::vector<uint32_t> SimulatedRun::turns() const {
   if (!plans_.symmetry) return {};
   const std::vector<uint32_t> positions = this->positions();
-  const int members = plans_.site.members.world_size();
   std::vector<uint32_t> turns;
   turns.reserve(plans_.tasks.size());
   for (size_t rank = 0; rank < plans_.plans.size(); ++rank) {
     for (const Op& op : plans_.plans[rank].ops) {
-      const int distance =
-          op.kind == OpKind::kSend ? op.peer + members - static_cast<int>(rank) : 0;
-      turns.push_back(static_cast<uint32_t>(distance % members) << 16 | positions[rank]);
+      const uint32_t distance = op.kind == OpKind::kSend
+                                    ? plans_.symmetry->distance(static_cast<uint32_t>(rank),
+                                                                static_cast<uint32_t>(op.peer))
+                                    : 0;
+      turns.push_back(distance << 16 | positions[rank]);
     }
   }
   return turns;

@@ -91,13 +91,15 @@ std::optional<Symmetry> Symmetry::find(const Site& site, Schedule::Turn turn) {
   for (int multiple = turn.ranks; multiple <= std::max(ranks / 2, turn.ranks);
        multiple += turn.ranks) {
     if (ranks % multiple != 0) continue;
-    Symmetry symmetry(static_cast<uint32_t>(multiple), static_cast<uint32_t>(ranks),
-                      turn.messages_of_parts);
+    Symmetry symmetry({multiple, turn.messages_of_parts, turn.flips}, ranks);
     if (symmetry.fits(site)) return symmetry;
   }
   return std::nullopt;
 }
 
+// Shifts and flips both permute whole blocks of `turn_` ranks. Machines, and racks if there are
+// several, lie within a block. So if a shift by a block leaves the Fabric as it is, all blocks are
+// alike, and flips leave it as it is, too.
 bool Symmetry::fits(const Site& site) {
   const std::optional<Images> images = images_of(site, all_, turn_);
   if (!images) return false;

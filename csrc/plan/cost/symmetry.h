@@ -34,7 +34,11 @@ class Symmetry {
   /// `peer`, as seen by the rank that stands for `rank`.
   uint32_t seen_from(int rank, uint32_t peer) const {
     const uint32_t turned = static_cast<uint32_t>(rank) - of_rank(rank);
-    return (peer + all_ - turned) % all_;
+    return flips_ ? peer ^ turned : (peer + all_ - turned) % all_;
+  }
+  /// What a turn leaves as it is of a rank and its peer.
+  uint32_t distance(uint32_t rank, uint32_t peer) const {
+    return flips_ ? peer ^ rank : (peer + all_ - rank) % all_;
   }
   /// The number of a message to `rank`, as seen by the rank that stands for it.
   uint32_t message_seen_from(int rank, uint32_t message) const {
@@ -46,8 +50,11 @@ class Symmetry {
   size_t of_machine(size_t machine) const { return machines_[machine]; }
 
  private:
-  Symmetry(uint32_t turn, uint32_t all, bool messages_of_parts)
-      : turn_(turn), all_(all), messages_of_parts_(messages_of_parts) {}
+  Symmetry(Schedule::Turn turn, int all)
+      : turn_(static_cast<uint32_t>(turn.ranks)),
+        all_(static_cast<uint32_t>(all)),
+        messages_of_parts_(turn.messages_of_parts),
+        flips_(turn.flips) {}
   bool fits(const Site& site);
   /// Fills `resources_`, given the first host and the first rack of each orbit. False if resources
   /// of one orbit have different rates.
@@ -57,6 +64,7 @@ class Symmetry {
   uint32_t turn_;
   uint32_t all_;  // ranks
   bool messages_of_parts_;
+  bool flips_;
   std::vector<uint32_t> resources_;
   std::vector<size_t> machines_;
 };

@@ -97,6 +97,19 @@ class Schedule {
  public:
   using Program = std::function<void(PlanBuilder& builder, int rank)>;
 
+  /// A symmetry: if all ranks are turned, the Schedule stays the same. Rank r becomes
+  /// r + k * `ranks`, modulo the world size, for each k. Op i of the one is op i of the other with
+  /// all peers turned. Parts and the order of operands may differ. A simulation of the first
+  /// `ranks` ranks then stands for all.
+  struct Turn {
+    int ranks = 0;  ///< 0: no symmetry is known
+    /// There is one part per rank, messages are numbered by phase and part, and the parts are
+    /// turned too.
+    bool messages_of_parts = false;
+    /// Rank r becomes r ^ (k * `ranks`) instead. Both `ranks` and the world size are powers of two.
+    bool flips = false;
+  };
+
   /// `part_weights`: see Plan; ignored if the collective is not flat.
   Schedule(const ScheduleRequest& request, const std::string& algorithm,
            std::vector<uint32_t> part_weights = {1});
@@ -110,12 +123,8 @@ class Schedule {
   void set_helpers(int count) { header_.helpers = count; }
   /// See Plan::rounds_once.
   void set_rounds_once() { header_.rounds_once = true; }
-  /// Declares a symmetry: if all ranks are turned by `ranks` (r becomes r + ranks, modulo the world
-  /// size), the Schedule stays the same. Op i of rank r + ranks is op i of rank r with all peers
-  /// turned. Parts and the order of operands may differ. A simulation of a few ranks then stands
-  /// for all. `messages_of_parts`: there is one part per rank, messages are numbered by phase and
-  /// part, and the parts are turned too.
-  void set_turn(int ranks, bool messages_of_parts = false) { turn_ = {ranks, messages_of_parts}; }
+  /// See Turn.
+  void set_turn(Turn turn) { turn_ = turn; }
   /// The largest number of scratch blocks of a rank, including coded ones. Needed if a program does
   /// not use one block per message that it folds.
   void set_scratch_blocks(int count) { scratch_blocks_ = count; }
@@ -137,11 +146,6 @@ class Schedule {
   int scratch_blocks() const { return scratch_blocks_; }
   int coding_blocks() const { return coding_blocks_; }
   Edges edges() const { return header_.edges; }
-  struct Turn {
-    int ranks = 0;  ///< 0: no symmetry is known
-    bool messages_of_parts = false;
-  };
-  /// See set_turn.
   Turn turn() const { return turn_; }
 
   /// Equal for Schedules that are equal in everything above except the program.

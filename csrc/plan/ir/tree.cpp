@@ -55,7 +55,7 @@ int in_order_root(std::span<const int> order) {
   return order[std::bit_floor(order.size()) - 1];
 }
 
-Branches branches_of(std::vector<Tree> trees) {
+Branches branches_of(std::vector<Tree> trees, const std::vector<std::vector<double>>& urgency) {
   // By tree and rank: the children of a rank are stored next to each other.
   struct Lists {
     std::vector<Tree> parents;
@@ -74,6 +74,11 @@ Branches branches_of(std::vector<Tree> trees) {
     for (int rank = 0; rank < static_cast<int>(tree.size()); ++rank) {
       const int parent = tree[static_cast<size_t>(rank)];
       if (parent >= 0) children[next[static_cast<size_t>(parent)]++] = rank;
+    }
+    for (size_t rank = 0; rank < tree.size() && !urgency.empty(); ++rank) {
+      std::ranges::stable_sort(
+          std::span(children).subspan(first[rank], first[rank + 1] - first[rank]), std::greater<>(),
+          [&](int child) { return urgency[lists->children.size()][static_cast<size_t>(child)]; });
     }
     lists->children.push_back(std::move(children));
     lists->first.push_back(std::move(first));
@@ -94,7 +99,8 @@ int num_parts(Collective collective, int world_size, size_t weights) {
   return one_part_a_rank ? world_size : static_cast<int>(std::max<size_t>(weights, 1));
 }
 
-Forest::Forest(PlanBuilder& builder) : builder_(builder), header_(builder.header()) {
+Forest::Forest(PlanBuilder& builder, PartOrder order)
+    : builder_(builder), header_(builder.header()), order_(order) {
   parts_.resize(static_cast<size_t>(
       q7x2::num_parts(header_.collective, header_.world_size, header_.part_weights.size())));
   for (int i = 0; i < num_parts(); ++i) part(i).held = contribution(i);
@@ -126,9 +132,12 @@ bool Forest::wants_result(int part) const {
   }
 }
 
-std::vector<int> Forest::rotated_parts() const {
+std::vector<int> Forest::ordered_parts() const {
   std::vector<int> order;
-  for (int i = 1; i <= num_parts(); ++i) order.push_back((header_.rank + i) % num_parts());
+  for (int i = 1; i <= num_parts(); ++i) {
+    const int next = order_ == PartOrder::kShifted ? header_.rank + i : header_.rank ^ i;
+    order.push_back(next % num_parts());
+  }
   return order;
 }
 
@@ -182,7 +191,7 @@ void Forest::receive_result(int peer, int index) {
 
 void Forest::reduce_up(std::span<const Branch> trees, bool is_final) {
   begin_phase();
-  const std::vector<int> order = rotated_parts();
+  const std::vector<int> order = ordered_parts();
   // Receives are posted before the data arrives.
   std::map<int, std::vector<Incoming>> arrivals;
   for (const int i : order) {
@@ -206,7 +215,7 @@ void Forest::reduce_up(std::span<const Branch> trees, bool is_final) {
 
 void Forest::broadcast_down(std::span<const Branch> trees) {
   begin_phase();
-  for (const int i : rotated_parts()) {
+  for (const int i : ordered_parts()) {
     const Branch& branch = trees[static_cast<size_t>(i)];
     if (branch.parent >= 0) receive_result(branch.parent, i);
     for (const int child : branch.children) send(child, i);
@@ -302,15 +311,17 @@ std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches)
 }
 
 Schedule bare_forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
-                              const Branches& branches, std::vector<uint32_t> part_weights) {
+                              const Branches& branches, std::vector<uint32_t> part_weights,
+                              PartOrder order) {
   Schedule schedule(request, algorithm, std::move(part_weights));
-  schedule.set_program([branches, collective = request.collective](PlanBuilder& b, int rank) {
-    Forest forest(b);
-    std::vector<Branch> trees;
-    for (int part = 0; part < forest.num_parts(); ++part) trees.push_back(branches(part, rank));
-    if (goes_up(collective)) forest.reduce_up(trees);
-    if (goes_down(collective)) forest.broadcast_down(trees);
-  });
+  schedule.set_program(
+      [branches, collective = request.collective, order](PlanBuilder& b, int rank) {
+        Forest forest(b, order);
+        std::vector<Branch> trees;
+        for (int part = 0; part < forest.num_parts(); ++part) trees.push_back(branches(part, rank));
+        if (goes_up(collective)) forest.reduce_up(trees);
+        if (goes_down(collective)) forest.broadcast_down(trees);
+      });
   return schedule;
 }
 

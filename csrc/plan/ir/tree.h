@@ -39,7 +39,15 @@ using Tree = std::vector<int>;
 
 /// Trees, one per part, as a function: the branch of `rank` in the tree of `part`.
 using Branches = std::function<Branch(int part, int rank)>;
-Branches branches_of(std::vector<Tree> trees);
+/// `urgency`: by tree and rank; a rank sends to its children in the order of falling urgency, and
+/// of their ranks if that is equal. Empty: equal for all.
+Branches branches_of(std::vector<Tree> trees, const std::vector<std::vector<double>>& urgency = {});
+
+/// The order in which a rank sends its parts. Ranks begin with different peers in each of them.
+enum class PartOrder : uint8_t {
+  kShifted,  ///< r + 1, r + 2, ..., r, modulo the number of parts
+  kFlipped,  ///< r ^ 1, r ^ 2, ..., r; the number of parts is a power of two
+};
 
 /// Builds the Plan of one rank, part by part. For each part it knows which block the rank holds: at
 /// first its contribution, later a partial sum or the result.
@@ -51,7 +59,7 @@ class Forest {
  public:
   using OpId = PlanBuilder::OpId;
 
-  explicit Forest(PlanBuilder& builder);
+  explicit Forest(PlanBuilder& builder, PartOrder order = PartOrder::kShifted);
 
   /// Folds part i up trees[i]; the operands of each fold are in the order of their ranks.
   /// Afterwards the root holds the sum, which is the result if `is_final`.
@@ -87,8 +95,8 @@ class Forest {
   };
 
   Part& part(int index) { return parts_[static_cast<size_t>(index)]; }
-  /// All parts, starting after this rank's own: so ranks begin with different peers.
-  std::vector<int> rotated_parts() const;
+  /// All parts, this rank's own last.
+  std::vector<int> ordered_parts() const;
   Block contribution(int part) const;
   /// The block of the result, if this rank must have it.
   Block result(int part) const;
@@ -97,6 +105,7 @@ class Forest {
 
   PlanBuilder& builder_;
   const Plan& header_;
+  const PartOrder order_;
   std::vector<Part> parts_;
   int phase_ = -1;
   int next_scratch_ = 0;
@@ -110,7 +119,8 @@ Schedule forest_schedule(const ScheduleRequest& request, const std::string& algo
 
 /// The same without rounds, for generators that can compute them in fewer steps.
 Schedule bare_forest_schedule(const ScheduleRequest& request, const std::string& algorithm,
-                              const Branches& branches, std::vector<uint32_t> part_weights = {1});
+                              const Branches& branches, std::vector<uint32_t> part_weights = {1},
+                              PartOrder order = PartOrder::kShifted);
 
 /// The rounds up the trees of all parts of the Schedule.
 std::vector<Round> rounds_up(const Schedule& schedule, const Branches& branches);

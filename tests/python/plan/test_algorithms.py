@@ -143,7 +143,7 @@ def is_offered(fabric: str, op: str, algorithm: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["hierarchical", "hierarchical:{leaders}", "blink", "multitree"]
+    "algorithm", ["hierarchical", "hierarchical:{leaders}", "blink", "multitree", "earliest_edge"]
 )
 @pytest.mark.parametrize("placement", ["blocks", "interleaved"])
 @pytest.mark.ranks(4, 6)
@@ -151,7 +151,7 @@ def test_plans_of_two_hosts(world_size: int, placement: str, algorithm: str) -> 
     me = dist.get_rank()
     algorithm = algorithm.format(leaders=world_size // 2)
     ranks = [r * 2 // world_size if placement == "blocks" else r % 2 for r in range(world_size)]
-    fabric = some_hosts(ranks, private_link=algorithm == "blink")
+    fabric = some_hosts(ranks, private_link=algorithm in ("blink", "earliest_edge"))
     group = dist.new_group(pg_options=q7x2.Options(algorithms=algorithm))
     group._get_backend(torch.device("cpu")).set_fabric(fabric)
     assert is_offered(fabric, "all_reduce", algorithm)
