@@ -49,8 +49,7 @@ def checked_size(function: str, tensor: Tensor, codecs: tuple[str, str], group: 
         codec_of(codec)
     if not tensor.dtype.is_floating_point or tensor.layout != torch.strided:
         raise TypeError(
-            f"{function}: expected a dense tensor of floats, "
-            f"got {tensor.dtype} and {tensor.layout}"
+            f"{function}: expected a dense tensor of floats, got {tensor.dtype} and {tensor.layout}"
         )
     found = group_of(group)
     backend_of(found, function)

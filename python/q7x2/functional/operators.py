@@ -55,9 +55,7 @@ def all_gather(tensor: Tensor, codec: str, backward_codec: str, group: str) -> T
     size = checks.checked_size("all_gather", tensor, (codec, backward_codec), group)
     result = tensor.new_empty(_gathered(tensor, size))
     sent = tensor.clone(memory_format=torch.contiguous_format)
-    work = _all_gather_into_tensor(
-        result, sent, checks.group_of(group), async_op=True, codec=codec
-    )
+    work = _all_gather_into_tensor(result, sent, checks.group_of(group), async_op=True, codec=codec)
     register_work(result, work)
     return result
 

@@ -12,9 +12,8 @@ import q7x2
 import torch
 import torch._dynamo
 import torch.distributed as dist
-from torch import Tensor, nn
-
 from q7x2.functional import operators
+from torch import Tensor, nn
 
 pytestmark = [
     pytest.mark.beyond("gloo", "codecs are q7x2's"),
