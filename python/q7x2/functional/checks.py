@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, distributed_c10d
+from torch._C import _distributed_c10d
+from torch.distributed import ProcessGroup, ReduceOp
 
 from q7x2._core.groups import backend_of
 
-_OPERATIONS = {"sum": ReduceOp.SUM, "avg": ReduceOp.AVG}
+_OPERATIONS = {"sum": ReduceOp(ReduceOp.SUM), "avg": ReduceOp(ReduceOp.AVG)}
 NO_CODEC = "none"
 
 
@@ -25,13 +26,15 @@ def codec_of(name: str) -> Any:
 
 def group_of(name: str) -> ProcessGroup:
     """The process group of that name. Raises ValueError if this process has none."""
+    resolve: Any = _distributed_c10d._resolve_process_group  # takes a NewType of str from 2.13 on
     try:
-        return distributed_c10d._resolve_process_group(distributed_c10d.GroupName(name))
+        found: ProcessGroup = resolve(name)
     except RuntimeError as error:
         raise ValueError(f"group: this process has no group named {name!r}") from error
+    return found
 
 
-def operation(op: str) -> ReduceOp.RedOpType:
+def operation(op: str) -> ReduceOp:
     """Torch's constant. Raises ValueError if it is neither a sum nor an average."""
     if op not in _OPERATIONS:
         raise ValueError(f"op: expected one of {', '.join(_OPERATIONS)}, got {op!r}")
@@ -64,6 +67,16 @@ def rows_per_rank(function: str, tensor: Tensor, size: int) -> Any:
             f"got shape {tuple(tensor.shape)}"
         )
     return tensor.shape[0] // size
+
+
+def check_gather_codec(name: str) -> None:
+    """Raise ValueError if the codec only adds: no rank can send its tensor alone."""
+    codec = codec_of(name)
+    if codec is not None and not codec.has_messages:
+        raise ValueError(
+            f"all_gather: {name!r} has no messages of its own, it only adds; take another codec, "
+            "also as backward_codec of a reduce_scatter"
+        )
 
 
 def exchange_codec(name: str) -> Any:

@@ -53,6 +53,7 @@ def _(tensor: Tensor, op: str, codec: str, backward_codec: str, group: str) -> T
 @torch.library.custom_op("q7x2::all_gather", mutates_args=())
 def all_gather(tensor: Tensor, codec: str, backward_codec: str, group: str) -> Tensor:
     size = checks.checked_size("all_gather", tensor, (codec, backward_codec), group)
+    checks.check_gather_codec(codec)
     result = tensor.new_empty(_gathered(tensor, size))
     sent = tensor.clone(memory_format=torch.contiguous_format)
     work = _all_gather_into_tensor(result, sent, checks.group_of(group), async_op=True, codec=codec)
@@ -63,6 +64,7 @@ def all_gather(tensor: Tensor, codec: str, backward_codec: str, group: str) -> T
 @all_gather.register_fake
 def _(tensor: Tensor, codec: str, backward_codec: str, group: str) -> Tensor:
     size = checks.checked_size("all_gather", tensor, (codec, backward_codec), group)
+    checks.check_gather_codec(codec)
     return tensor.new_empty(_gathered(tensor, size))
 
 
@@ -75,6 +77,7 @@ def _gathered(tensor: Tensor, size: int) -> list[Any]:
 @torch.library.custom_op("q7x2::reduce_scatter", mutates_args=())
 def reduce_scatter(tensor: Tensor, op: str, codec: str, backward_codec: str, group: str) -> Tensor:
     size = checks.checked_size("reduce_scatter", tensor, (codec, backward_codec), group)
+    checks.check_gather_codec(backward_codec)
     rows = checks.rows_per_rank("reduce_scatter", tensor, size)
     result = tensor.new_empty([rows, *tensor.shape[1:]])
     sent = tensor.clone(memory_format=torch.contiguous_format)
@@ -88,6 +91,7 @@ def reduce_scatter(tensor: Tensor, op: str, codec: str, backward_codec: str, gro
 @reduce_scatter.register_fake
 def _(tensor: Tensor, op: str, codec: str, backward_codec: str, group: str) -> Tensor:
     size = checks.checked_size("reduce_scatter", tensor, (codec, backward_codec), group)
+    checks.check_gather_codec(backward_codec)
     rows = checks.rows_per_rank("reduce_scatter", tensor, size)
     checks.operation(op)
     return tensor.new_empty([rows, *tensor.shape[1:]])
@@ -113,7 +117,8 @@ def _check_exchange(tensor: Tensor, codec: str, backward_codec: str, group: str)
     size = checks.checked_size("all_to_all", tensor, (codec, backward_codec), group)
     checks.rows_per_rank("all_to_all", tensor, size)
     for name in (codec, backward_codec):
-        checks.exchange_codec(name)
+        if checks.exchange_codec(name) is not None and tensor.device.type != "cpu":
+            raise TypeError(f"all_to_all: codecs of tensors on the CPU only, got {tensor.device}")
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -186,22 +186,69 @@ class GatheredLinear(nn.Module):
         return nn.functional.linear(tensor, weight)
 
 
+def losses_of(layer: nn.Module, model: Callable[[Tensor], Tensor]) -> list[float]:
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    losses = []
+    for _ in range(30):
+        loss = (model(noise(64, 5)) - noise(64, 6)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 @pytest.mark.ranks(2)
 def test_parallel_layers_train(world_size: int) -> None:
     for make in (SplitLinear, lambda: GatheredLinear(world_size)):
         torch._dynamo.reset()
         torch.manual_seed(dist.get_rank())
-        layer = make()
+        eager, layer = make(), make()
+        layer.load_state_dict(eager.state_dict())
         model = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-        losses = []
-        for _ in range(30):
-            loss = (model(noise(64, 5)) - noise(64, 6)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses = losses_of(layer, model)
         assert losses[-1] < 0.9 * losses[0], losses
+        assert losses == losses_of(eager, eager)
+
+
+@pytest.mark.ranks(2, 3)
+def test_input_may_change_before_the_wait(world_size: int) -> None:
+    group = dist.distributed_c10d._get_default_group().group_name
+    rows = 1000 * world_size
+    for name in NAMES:
+        for codec in ("none", "int8"):
+            tensor = noise(rows)
+            operator = getattr(torch.ops.q7x2, name)
+            chosen = (codec, "none", group)
+            result = operator(tensor, *arguments(name, group)[:-3], *chosen)
+            tensor.fill_(1e6)
+            wanted = form(name)(noise(rows), codec=codec)
+            assert torch.equal(operators.wait(result), wanted), (name, codec)
+
+
+@pytest.mark.ranks(2)
+def test_codecs_without_fixed_messages(world_size: int) -> None:
+    for codec in ("topk:0.5", "sumint16"):
+        total = q7x2.functional.all_reduce(noise(8), codec=codec)
+        wanted = expected("all_reduce", [noise(8, rank) for rank in range(world_size)])
+        assert (total - wanted).norm() < 0.6 * wanted.norm(), codec
+    with pytest.raises(ValueError, match="no messages of its own"):
+        q7x2.functional.all_gather(noise(8), codec="sumint16")
+    with pytest.raises(ValueError, match="no messages of its own"):
+        q7x2.functional.reduce_scatter(noise(8), codec="sumint16")
+    part = q7x2.functional.reduce_scatter(noise(8), codec="sumint16", backward_codec="int8")
+    assert part.shape == (8 // world_size, 40)
+
+
+@pytest.mark.ranks(2)
+def test_refusals_while_traced(world_size: int) -> None:
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def model(tensor: Tensor, codec: str) -> Tensor:
+        return q7x2.functional.reduce_scatter(tensor, codec=codec)
+
+    for tensor, codec, said in ((noise(2), "no-such", "no-such"), (noise(3), "int8", "evenly")):
+        with pytest.raises(torch._dynamo.exc.TorchDynamoException, match=said):
+            model(tensor, codec)
 
 
 @pytest.mark.ranks(2)
