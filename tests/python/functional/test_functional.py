@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from unittest import mock
@@ -139,11 +140,39 @@ def test_compiled_equals_eager(world_size: int) -> None:
     compiles_equal("aot_eager")
 
 
+needs_compiler = pytest.mark.skipif(
+    not shutil.which(os.environ.get("CXX", "g++")),
+    reason="Inductor needs a C++ compiler for tensors on the CPU",
+)
+
+
+@needs_compiler
 @pytest.mark.ranks(2, deadline=240)
 def test_compiled_by_inductor(world_size: int) -> None:
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        pytest.skip("Inductor needs a C++ compiler for the CPU")
     compiles_equal("inductor")
+
+
+@needs_compiler
+@pytest.mark.ranks(2, deadline=240)
+def test_inductor_starts_gathers_early(world_size: int) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    torch.manual_seed(dist.get_rank())
+    layers = nn.Sequential(*(GatheredLinear(world_size) for _ in range(3)))
+    passes = ["raise_comms", "sink_waits"]
+    with config.patch(
+        reorder_for_compute_comm_overlap=True, reorder_for_compute_comm_overlap_passes=passes
+    ):
+        model = torch.compile(layers, fullgraph=True)
+        with torch.no_grad():
+            result, code = run_and_get_code(model, noise(64, 5))
+            torch.testing.assert_close(result, layers(noise(64, 5)))
+        losses = losses_of(layers, model)
+    calls = re.findall(r"torch\.ops\.(q7x2\.all_gather|_c10d_functional\.wait)\S*\(.*", code[0])
+    assert calls == ["q7x2.all_gather"] * 3 + ["_c10d_functional.wait"] * 3
+    assert losses[-1] < losses[0], losses
 
 
 @pytest.mark.ranks(2)
