@@ -56,7 +56,7 @@ def all_gather(
     The gradient is the reduce-scatter of the gradients, a sum.
 
     Args:
-        tensor: Of the same shape on all ranks, with at least one dimension.
+        tensor: It has the same shape on all ranks, and at least one dimension.
         group: A process group or its name; None is the default group.
         codec: The codec's name, or ``"none"``.
         backward_codec: For the gradient; None: that of ``codec``.
