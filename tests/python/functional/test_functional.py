@@ -175,6 +175,24 @@ def test_inductor_starts_gathers_early(world_size: int) -> None:
     assert losses[-1] < losses[0], losses
 
 
+@pytest.mark.ranks(3)
+def test_compiled_with_a_smaller_group(world_size: int) -> None:
+    group = dist.new_group([0, 2])
+    if dist.get_rank() == 1:
+        return
+    torch._dynamo.reset()
+    wanted = torch.cat([noise(4, 0), noise(4, 2)])
+    for named in (group, group.group_name):
+
+        def model(tensor: Tensor, named: dist.ProcessGroup | str = named) -> Tensor:
+            return q7x2.functional.all_gather(tensor, group=named, codec="fp32")
+
+        assert torch.equal(model(noise(4)), wanted)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(noise(4)), wanted)
+    dist.destroy_process_group(group)
+
+
 @pytest.mark.ranks(2)
 def test_sizes_do_not_recompile(world_size: int) -> None:
     torch._dynamo.reset()
