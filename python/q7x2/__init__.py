@@ -54,6 +54,7 @@ _PACKAGES = (
     "embedding",
     "fabric",
     "fsdp",
+    "functional",
     "groups",
     "hooks",
     "late",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from q7x2 import embedding as embedding
     from q7x2 import fabric as fabric
     from q7x2 import fsdp as fsdp
+    from q7x2 import functional as functional
     from q7x2 import groups as groups
     from q7x2 import hooks as hooks
     from q7x2 import late as late

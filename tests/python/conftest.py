@@ -28,7 +28,10 @@ os.environ.setdefault("MPLCONFIGDIR", str(harness.ROOT / "build" / "matplotlib")
 
 # Their tests compare trainings bit for bit. By the times of calls another algorithm may be chosen,
 # which adds in another order.
-REPEATS = ("cadence", "embedding", "fsdp", "hooks", "late", "optim", "overlap", "policy")
+REPEATS = (
+    *("cadence", "embedding", "fsdp", "functional", "hooks", "late", "optim", "overlap"),
+    "policy",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,6 +21,7 @@ LEVELS = {
     "fabric": 2,
     "policy": 2,
     "tensor_parallel": 2,
+    "functional": 3,
     "hooks": 3,
     "late": 3,
     "ledger": 3,
