@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from q7x2.overlap.layout import Member, Run, Segment, segments_of
+from q7x2.overlap.layout import Member, Run, segments_of
 from q7x2.overlap.optimizer import (
     State,
     copy_over,
@@ -18,6 +18,7 @@ from q7x2.overlap.optimizer import (
     follow,
     merged_values,
 )
+from q7x2.overlap.views import KeptViews, copy_all, views_of
 
 Named = tuple[str, nn.Parameter]
 
@@ -65,8 +66,13 @@ class Chunk:
         self._length = lengths[rank]
         self.length_of_all = sum(lengths)
         self._copies = _merged((s.in_bucket, at, s.length) for at, s in self._segments)
+        self._scaled: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
         self._work: Any = None
         self._pieces = self._make_pieces()
+        self._gradients = views_of(
+            [(self._gradient, b, p.numel()) for b, p in self._pieces.values()]
+        )
+        self._set_views()
         self._optimizer = copy_over(optimizer, {g: piece for g, (_, piece) in self._pieces.items()})
         self.take_state(optimizer)
 
@@ -84,6 +90,16 @@ class Chunk:
             pieces[group] = (begin, piece)
         return pieces
 
+    def _set_views(self) -> None:
+        """What a step copies from parameters, and what lands in them."""
+        by_member = {member: p for member, (_, p) in self.parameters.items()}
+        self._own, self._whole = (
+            KeptViews([(by_member[s.member], s.at, s.length) for s in segments])
+            for segments in (self._mine, [segment for _, segment in self._segments])
+        )
+        self._stepped = views_of([(self._values, s.in_block, s.length) for s in self._mine])
+        self._gathered = views_of([(self._message, at, s.length) for at, s in self._segments])
+
     # ---- gradients -------------------------------------------------------------------------------
 
     @property
@@ -93,11 +109,19 @@ class Chunk:
 
     def scatter(self, bucket: Tensor, scale: float) -> None:
         """Begin the reduce-scatter of a bucket's gradients, times ``scale``."""
-        for begin, at, length in self._copies:
-            torch.mul(bucket[begin : begin + length], scale, out=self._message[at : at + length])
+        for gradients, message in self._copies_of(bucket):
+            torch.mul(gradients, scale, out=message)
         self._work = dist.reduce_scatter_tensor(
             self._gradient, self._message, group=self._scatter_group, async_op=True
         )
+
+    def _copies_of(self, bucket: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Parts of the bucket, and their places in the message."""
+        if self._scaled is None or not self._scaled[0].is_set_to(bucket):
+            parts = views_of([(bucket, begin, length) for begin, _, length in self._copies])
+            places = views_of([(self._message, at, length) for _, at, length in self._copies])
+            self._scaled = bucket, list(zip(parts, places, strict=True))
+        return self._scaled[1]
 
     def when_scattered(self, call: Callable[[Any], None]) -> None:
         """Call ``call`` with the future of the reduce-scatter when it has ended."""
@@ -117,12 +141,9 @@ class Chunk:
         The new values are in the shard. The parameters change when the all-gather has landed.
         """
         # Not kept from the last step: the user may have changed the parameters.
-        for segment in self._mine:
-            self._values[segment.in_block : segment.in_block + segment.length].copy_(
-                self._of_parameter(segment)
-            )
-        for begin, piece in self._pieces.values():
-            piece.grad = self._gradient[begin : begin + piece.numel()]
+        copy_all(self._stepped, self._own.get())
+        for (_, piece), gradient in zip(self._pieces.values(), self._gradients, strict=True):
+            piece.grad = gradient
         follow(self._optimizer, optimizer, list(self._pieces))
         self._optimizer.step()
 
@@ -134,12 +155,7 @@ class Chunk:
 
     def land(self) -> None:
         """The all-gather has ended: change the parameters."""
-        for at, segment in self._segments:
-            self._of_parameter(segment).copy_(self._message[at : at + segment.length])
-
-    def _of_parameter(self, segment: Segment) -> Tensor:
-        _, p = self.parameters[segment.member]
-        return p.detach().view(-1)[segment.at : segment.at + segment.length]
+        copy_all(self._whole.get(), self._gathered)
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -52,5 +52,9 @@ class ScatteredGradient(torch.Tensor):
             "zero_grad(set_to_none=True)"
         )
 
+    def share_memory_(self) -> ScatteredGradient:
+        """``module.share_memory()`` calls it; there is no memory to share."""
+        return self
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"ScatteredGradient({tuple(self.shape)}, {self.dtype})"

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
+from typing import Any
 
 from q7x2.overlap.chunk import Chunk
 from q7x2.overlap.options import OverlapStats
 from q7x2.overlap.timeline import ForwardTimeline, TimelineRecorder
+
+_WAITS = ("step_wait_seconds", "forward_wait_seconds")
 
 
 class Record:
     """Counts everything, and records some steps if their times were predicted."""
 
     def __init__(self) -> None:
-        self.stats = OverlapStats()
+        self._figures: dict[str, Any] = asdict(OverlapStats())
+        self._waits = {name: _Waiting(self._figures, name) for name in _WAITS}
         self._timeline: ForwardTimeline | None = None
         self._recorder: TimelineRecorder | None = None  # while it has steps to record
+
+    @property
+    def stats(self) -> OverlapStats:
+        """The figures so far."""
+        return OverlapStats(**self._figures)
 
     @property
     def timeline(self) -> ForwardTimeline | None:
@@ -63,12 +70,23 @@ class Record:
 
     def count(self, **more: float) -> None:
         """Add to the figures of these names."""
-        stats = self.stats
-        self.stats = replace(stats, **{k: getattr(stats, k) + v for k, v in more.items()})
+        for name, value in more.items():
+            self._figures[name] += value
 
-    @contextmanager
-    def waiting(self, figure: str) -> Iterator[None]:
-        """Add the seconds of the body to the figure of this name."""
-        begin = time.monotonic()
-        yield
-        self.count(**{figure: time.monotonic() - begin})
+    def waiting(self, figure: str) -> _Waiting:
+        """Add the seconds of the body to the figure of this name; bodies do not nest."""
+        return self._waits[figure]
+
+
+class _Waiting:
+    """Adds seconds to one figure. It is kept, because each chunk of each step waits twice."""
+
+    def __init__(self, figures: dict[str, Any], name: str) -> None:
+        self._figures, self._name = figures, name
+        self._begin = 0.0
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._figures[self._name] += time.monotonic() - self._begin

@@ -6,6 +6,7 @@ one collective per codec, and parameters do not see each other in it.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import random
@@ -15,6 +16,7 @@ import pytest
 import q7x2
 import torch
 import torch.distributed as dist
+from hook_training import assert_states_equal
 from idle_cases import Given
 from pairs import nightly
 from q7x2._core.groups import end_group
@@ -126,6 +128,49 @@ def test_no_code_is_longer_than_the_gradient(codec: str, dtype: torch.dtype) -> 
                 model.reduced(gradients)
         sent, dense = (model.attached.stats.message_bytes for model in (coded, plain))
         assert 0 < sent <= dense + 256, (shape, sent, dense)
+
+
+def saved_when_all_were_coded(
+    state: dict[str, Any], shapes: list[tuple[int, ...]]
+) -> dict[str, Any]:
+    """The state as it was when short gradients went through the codec, too: all have residuals."""
+    state = copy.deepcopy(state)
+    (local,) = state["local"].values()
+    for name in state["shapes"]:
+        shape = shapes[int(name.rpartition(".")[2])]
+        local["residual"].setdefault(name, torch.full(shape, 3.0))
+    return state
+
+
+def saved_by(ranks: int, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a job of more ranks, each of which has what this one has."""
+    (local,) = state["local"].values()
+    everybody = {f"rank_{rank}": local for rank in range(ranks)}
+    return {**state, "world_size": ranks, "local": everybody}
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "int4:minmax", "fp8_e4m3"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.ranks(2)
+def test_residuals_of_gradients_that_are_sent_whole_now_are_dropped(codec: str, ranks: int) -> None:
+    shapes = [(7, 9), (31, 67), (1, 1), (40, 40), (33,)]
+    chance = random.Random(SEED + dist.get_rank())
+    before = Trained(made(codec), shapes, torch.float32)
+    before.reduced(random_gradients(chance, shapes, torch.float32))
+    state = before.attached.state_dict()
+    gradients = random_gradients(chance, shapes, torch.float32)
+    loaded = []
+    for each in (state, saved_when_all_were_coded(state, shapes)):
+        after = Trained(made(codec), shapes, torch.float32)
+        after.attached.load_state_dict(saved_by(ranks, each))
+        loaded.append((after.attached.state_dict(), after.reduced(gradients)))
+    (expected, results), (found, results_of_old) = loaded
+    (kept,) = expected["local"].values()
+    assert 0 < len(kept["residual"]) < len(shapes)
+    assert all(residual.any() for residual in kept["residual"].values())
+    assert_states_equal(found, expected)
+    for mine, its in zip(results_of_old, results, strict=True):
+        assert_bits(mine, its)
 
 
 def check_independence(
