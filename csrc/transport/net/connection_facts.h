@@ -10,7 +10,7 @@ struct ConnectionFacts {
   double round_trip = 0;  ///< the shortest, in seconds; 0: not known
   double sent_again = 0;  ///< share of the packets that were sent more than once
 
-  /// Of connected sockets; others are left out.
+  /// The facts about connected sockets; others are left out.
   static ConnectionFacts of(const std::vector<int>& sockets);
 };
 

@@ -30,7 +30,7 @@ struct RelayHello {
 
   Kind kind = Kind::kListen;
   Name job{};   ///< the same for all processes with a secret: a relay has limits for each job
-  Name name{};  ///< of a listening process its token, of an accepted call its number
+  Name name{};  ///< the token of a listening process, or the number of an accepted call
 
   static Name job_with(const JobSecret& secret);
   /// About `process` of the job with this secret.

@@ -76,7 +76,7 @@ class StreamPath final : public ConnectionOwner {
   /// The other side has said that it will send nothing more.
   bool has_left() const { return has_left_; }
   size_t num_connections() const { return pool_.all().size(); }
-  /// Of its connections.
+  /// One for each connection.
   std::vector<int> sockets() const;
   StreamDuration rtt() const { return outgoing_.rtt().smoothed(); }
   /// That of the line without queues; 0: not known.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FIRST_BYTES = 64 << 10
 _MOST_BYTES = 64 << 20
 _LONG_S = 0.4
-_ROUND_TRIPS = 8  # an exchange that takes so many does not mostly wait
+_LEAST_TRIPS = 8  # in round trips; longer exchanges show the rate
 _KNOWN = ("rank", "path", "round_trip", "sent_again", "connections", "encrypted")
 
 
@@ -35,7 +35,7 @@ class Pair:
     hosts: tuple[str, str]
     """Their names."""
     ranks: tuple[int, int]
-    """Of their first ranks."""
+    """The first rank of each."""
     path: str
     """As in :attr:`q7x2.Description.peers`."""
     round_trip: float
@@ -117,7 +117,7 @@ def _exchange(other: int, *, leads: bool) -> float:
         seconds = _timed(other, torch.zeros(size, dtype=torch.uint8))
         rate = size / seconds
         if leads:
-            is_long = seconds >= max(_LONG_S, _ROUND_TRIPS * shortest)
+            is_long = seconds >= max(_LONG_S, _LEAST_TRIPS * shortest)
             word[0] = 0 if is_long or size == _MOST_BYTES else 2 * size
         size = _told(other, word, leads=leads)
         if size == 0:

@@ -31,7 +31,7 @@ _MOST_STRANGERS = 256  # connections that have said nothing yet
 
 
 @dataclass
-class Job:
+class _Job:
     """What the processes with one secret use."""
 
     connections: int = 0
@@ -51,7 +51,7 @@ class Relay:
         """
         Args:
             say: Told what an operator should know.
-            most_connections: Of each job at once; a call takes two.
+            most_connections: How many each job may have at once; a call takes two.
             rate: Bytes per second of each job, both directions together; None for no limit.
             job: The only job that may use the relay; None for any.
         """
@@ -59,7 +59,7 @@ class Relay:
         self._most = most_connections
         self._rate = rate
         self._only = job
-        self._jobs: defaultdict[bytes, Job] = defaultdict(Job)
+        self._jobs: defaultdict[bytes, _Job] = defaultdict(_Job)
         self._calls: dict[bytes, asyncio.Future[Stream]] = {}
         self._strangers = 0
 
@@ -117,7 +117,7 @@ class Relay:
             if job.connections == 0:
                 del self._jobs[name]
 
-    async def _hold(self, job: Job, token: bytes, stream: Stream) -> None:
+    async def _hold(self, job: _Job, token: bytes, stream: Stream) -> None:
         """The line of a process that waits for calls; the newest counts."""
         reader, writer = stream
         job.lines[token] = writer
@@ -128,7 +128,7 @@ class Relay:
             if job.lines.get(token) is writer:
                 del job.lines[token]
 
-    async def _call(self, job: Job, token: bytes, stream: Stream) -> None:
+    async def _call(self, job: _Job, token: bytes, stream: Stream) -> None:
         number = secrets.token_bytes(16)
         answered: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
         self._calls[number] = answered
@@ -150,7 +150,7 @@ class Relay:
         answered.set_result(stream)
         await stream[1].wait_closed()
 
-    async def _join(self, job: Job, one: Stream, other: Stream) -> None:
+    async def _join(self, job: _Job, one: Stream, other: Stream) -> None:
         """Passes on both ways until one end is over, and then no more."""
         ways = [
             asyncio.ensure_future(self._pass_on(job, one[0], other[1])),
@@ -167,7 +167,7 @@ class Relay:
                 raise end
 
     async def _pass_on(
-        self, job: Job, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, job: _Job, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(BUFFER):
             if self._rate is not None:
@@ -175,13 +175,13 @@ class Relay:
             writer.write(data)
             await writer.drain()
 
-    async def _wait_for_turn(self, job: Job, seconds: float) -> None:
+    async def _wait_for_turn(self, job: _Job, seconds: float) -> None:
         now = time.monotonic()
         job.free_at = max(job.free_at, now) + seconds
         await asyncio.sleep(job.free_at - seconds - now)
 
 
-async def _found(job: Job, token: bytes) -> asyncio.StreamWriter:
+async def _found(job: _Job, token: bytes) -> asyncio.StreamWriter:
     """The line of a process, which may be about to come."""
     while token not in job.lines:
         await asyncio.sleep(0.05)
