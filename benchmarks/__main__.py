@@ -28,6 +28,7 @@ COMMANDS = {
     "slow": "outer steps per second with one slow rank, DiLoCo and a quorum",
     "choices": "the choice with default settings beside every algorithm and order (root)",
     "distance": "all-reduces between distant sites, with losses and without (root)",
+    "windows": "puts and signals between two ranks of this host, beside messages",
     "nat": "all-reduces between distant sites with NAT, with a relay and without (root)",
     "wan": "time to the same loss between distant sites, beside DDP over Gloo (root)",
     "degraded": "steps after something has become slow, beside those of a fresh probe (root)",

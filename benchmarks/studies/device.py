@@ -115,7 +115,7 @@ def rank_main(spec: dict[str, Any]) -> list[dict[str, Any]]:
     module = stand_in.load()
     # With its own kernels for codecs only where they are counted.
     kernels = [] if spec["part"] == "overlap" else [module.codec_kernels()]
-    q7x2.register_accelerator(stand_in.NAME, module.stream_calls(), *kernels)
+    q7x2.groups.register_accelerator(stand_in.NAME, module.stream_calls(), *kernels)
     dist.init_process_group("q7x2")
     if spec["part"] == "host":
         return _host(spec["trials"])

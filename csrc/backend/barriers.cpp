@@ -21,8 +21,9 @@ WorkPointer barrier(GroupCalls& group, const c10d::BarrierOptions& opts) {
 // Rank 0 receives a message from every rank and then answers all, so it knows who did not arrive.
 void monitored_barrier(GroupCalls& group, const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   group.enter();
-  // User tags are not negative as int32, so they never equal these.
-  const uint32_t tag = uint32_t{1} << 31 | (group.next_barrier() & ~(uint32_t{1} << 31));
+  group.refuse_estimate("a monitored barrier");
+  // User tags are not negative as int32, and those of windows have the next bit, too.
+  const uint32_t tag = uint32_t{1} << 31 | (group.next_barrier() & ~(uint32_t{3} << 30));
   const auto timeout = group.effective(opts.timeout);
   const TimePoint deadline = Clock::now() + timeout;
   const auto token = std::make_shared<std::byte>();

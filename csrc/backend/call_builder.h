@@ -29,6 +29,8 @@ struct CallBuilder {
   bool async_op = true;
   std::shared_ptr<CallBuffers> buffers = std::make_shared<CallBuffers>();
   std::vector<TensorCall> calls = {};
+  /// To and from: changes of tensors that the call needs before it is made.
+  std::vector<std::pair<at::Tensor, at::Tensor>> changes = {};
   /// From and to: copies between results, made after the call.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies = {};
   /// The call is complete only when these are, too.
@@ -53,7 +55,7 @@ struct CallBuilder {
     each.writes(output, static_cast<size_t>(size));
   }
   void add_all_reduce(const at::Tensor& tensor, const Reduction& reduction) {
-    if (reduction.premultiplies()) write_result(tensor, reduction.premultiply(tensor));
+    if (reduction.premultiplies()) changes.emplace_back(tensor, reduction.premultiply(tensor));
     TensorCall& each = calls.emplace_back(Collective::kAllReduce, reducible_dtype(tensor));
     each.flat(tensor, TensorCall::Use::kBoth);
     each.call.reduce = reduction.kind;

@@ -53,6 +53,7 @@ Complain GroupCalls::enter(const char* call) const {
 void GroupCalls::count_anew() {
   sequence_ = 0;
   barriers_ = 0;
+  windows_ = 0;
   coded_calls_ = 0;
 }
 
@@ -64,6 +65,8 @@ std::shared_ptr<Planner> GroupCalls::planner_of(const CollectiveCall& call) cons
 }
 
 c10::intrusive_ptr<c10d::Work> GroupCalls::launch(CallBuilder&& builder) {
+  if (estimate_.is_on()) return estimated(std::move(builder));
+  for (const auto& [to, from] : builder.changes) write_result(to, from);
   std::vector<std::shared_ptr<Task>> tasks;
   tasks.reserve(builder.calls.size());
   c10::intrusive_ptr<WorkQ7x2> work;
@@ -100,6 +103,41 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::launch(CallBuilder&& builder) {
   const bool caller_waits = !builder.async_op && buffers.stream() == nullptr;
   return start(work, std::move(tasks), std::move(builder.buffers), caller_waits,
                std::move(builder.after));
+}
+
+void GroupCalls::refuse_estimate(const char* call) const {
+  TORCH_CHECK(!estimate_.is_on(),
+              "q7x2: expected collectives and messages between two ranks while "
+              "times are estimated, got ",
+              call, ": how long it takes depends on what ranks do");
+}
+
+c10::intrusive_ptr<c10d::Work> GroupCalls::estimated(CallBuilder&& builder) {
+  double seconds = 0;
+  try {
+    for (TensorCall& each : builder.calls) {
+      each.call.algorithms = algorithms_of_thread();
+      check_call(each.call, rank(), size());
+      std::shared_ptr<Planner> planner = planner_of(each.call);
+      const std::shared_ptr<const Fabric> now = parts_.plans->fabric();
+      if (planner->fabric() != now) planner = planner->with(now);
+      seconds += predicted_seconds(*planner, each);
+    }
+  } catch (const Error& error) {
+    std::rethrow_exception(to_exception(error));
+  }
+  return estimated(builder.type, std::move(builder.results), seconds);
+}
+
+c10::intrusive_ptr<c10d::Work> GroupCalls::estimated(c10d::OpType type,
+                                                     std::vector<std::vector<at::Tensor>> results,
+                                                     double seconds) {
+  estimate_.add(seconds);
+  auto work = c10::make_intrusive<WorkQ7x2>(parts_.runtime, rank(), type, nullptr, ProfiledInputs(),
+                                            std::move(results), sequence());
+  work->start({}, std::make_shared<CallBuffers>(), /*caller_waits=*/false);
+  coalescing_.add(work);
+  return work;
 }
 
 std::shared_ptr<CollectiveTask> GroupCalls::add_task(CallBuilder& builder, TensorCall& each,
@@ -169,6 +207,7 @@ std::vector<std::shared_ptr<InputLatch>> GroupCalls::read_device(
 c10::intrusive_ptr<c10d::Work> GroupCalls::launch_sparse(
     CallBuilder&& builder, std::vector<SparseCall> calls, const std::vector<TaskMemory>& memory,
     const std::vector<std::shared_ptr<OffloadedCall>>& served) {
+  refuse_estimate("a sparse all-reduce");
   auto work = c10::make_intrusive<WorkQ7x2>(parts_.runtime, rank(), builder.type, builder.title,
                                             builder.profiled_inputs, std::move(builder.results),
                                             ++sequence_);
@@ -202,6 +241,11 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::launch_sparse(
 
 c10::intrusive_ptr<c10d::Work> GroupCalls::message(c10d::OpType type, const char* title,
                                                    const at::Tensor& tensor, int peer, int tag) {
+  if (estimate_.is_on()) {
+    if (peer < 0) refuse_estimate("a receive from any rank");
+    return estimated(type, {{tensor}},
+                     predicted_seconds(*parts_.plans->fabric(), rank(), peer, tensor.nbytes()));
+  }
   const bool sends = type == c10d::OpType::SEND;
   auto buffers = std::make_shared<CallBuffers>();
   const Region region = sends ? buffers->input(tensor) : buffers->output(tensor);

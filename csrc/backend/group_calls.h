@@ -20,6 +20,7 @@
 #include "backend/completion_hook.h"
 #include "backend/deferred_rates.h"
 #include "backend/device_stream.h"
+#include "backend/time_estimate.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "executor/sparse/sparse_call.h"
@@ -53,6 +54,7 @@ class GroupCalls {
   int rank() const { return parts_.rank; }
   int size() const { return parts_.size; }
   Runtime& runtime() const { return *parts_.runtime; }
+  const std::shared_ptr<Runtime>& runtime_pointer() const { return parts_.runtime; }
   const std::shared_ptr<Group>& group() const { return parts_.group; }
   /// By which `call` is planned. A choice of its own says the same on all ranks.
   std::shared_ptr<Planner> planner_of(const CollectiveCall& call) const;
@@ -72,12 +74,15 @@ class GroupCalls {
     return timeout < std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
   }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// Throws c10::Error if the calls of this thread are estimated: `call` cannot be.
+  void refuse_estimate(const char* call) const;
   /// c10d's sequence number of the group: the number of its collectives so far.
   uint64_t sequence() const { return sequence_; }
   void count_collective() { ++sequence_; }
-  /// Numbers that count from 0, equal on all ranks.
+  /// Numbers that count from 0, equal on all ranks. An estimate does not count.
   uint32_t next_barrier() { return barriers_++; }
-  uint64_t next_coded_call() { return coded_calls_++; }
+  uint32_t next_window() { return windows_++; }
+  uint64_t next_coded_call() { return estimate_.is_on() ? 0 : coded_calls_++; }
   /// Called when the group has other members: all numbers count from 0 again.
   void count_anew();
 
@@ -92,6 +97,7 @@ class GroupCalls {
                                          const at::Tensor& tensor, int peer, int tag);
 
   Coalescing& coalescing() { return coalescing_; }
+  TimeEstimate& estimate() { return estimate_; }
   /// From now on `hook` is called for works that have ended.
   void set_hook(std::shared_ptr<CompletionHook> hook) { hook_ = std::move(hook); }
 
@@ -100,6 +106,11 @@ class GroupCalls {
   /// the task of the call if its tensors are on a device, otherwise null.
   std::shared_ptr<CollectiveTask> add_task(CallBuilder& builder, TensorCall& each,
                                            std::vector<std::shared_ptr<Task>>& tasks);
+  /// A Work that is complete at once, for a call that is estimated and not made.
+  c10::intrusive_ptr<c10d::Work> estimated(CallBuilder&& builder);
+  c10::intrusive_ptr<c10d::Work> estimated(c10d::OpType type,
+                                           std::vector<std::vector<at::Tensor>> results,
+                                           double seconds);
   /// The attempt of a call by servers; null if servers do not serve the call.
   std::shared_ptr<OffloadedCall> attempt(CallBuilder& builder, const CollectiveCall& call);
   /// Begins to copy the inputs of the calls from their device to the host. `stays`: the elements
@@ -122,6 +133,7 @@ class GroupCalls {
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint32_t> barriers_{0};
+  std::atomic<uint32_t> windows_{0};
   std::atomic<uint64_t> coded_calls_{0};
   CodecCache codecs_;
   DeviceLanes lanes_;
@@ -129,6 +141,7 @@ class GroupCalls {
   std::mutex sends_mutex_;                               // guards `last_sends_`
   std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // the last send from a device, by peer
   Coalescing coalescing_;
+  TimeEstimate estimate_;
   std::shared_ptr<CompletionHook> hook_;  // null: no hook is registered
 };
 

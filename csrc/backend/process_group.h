@@ -75,6 +75,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// use.
   std::vector<std::string> transports(int rank);
   Group& group() { return *group_; }
+  GroupCalls& calls() { return calls_; }
   const std::shared_ptr<Group>& group_pointer() const { return group_; }
   /// What calls on device tensors have copied so far.
   const BusTraffic& bus_traffic() const { return calls_.bus_traffic(); }
@@ -85,9 +86,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   /// The Fabric of the group as JSON; see fabric/json.h. Equal on all ranks. Waits for rates that
   /// are measured in the background.
   std::string fabric_json() const;
-  /// Replaces the Fabric by another one of the same ranks. Collectives that have begun keep their
-  /// Plans. All ranks must call it between the same two collectives. Throws
-  /// Error(kInvalidArgument).
+  /// Replaces the Fabric by another one of the same ranks, for collectives that begin later. All
+  /// ranks must call it between the same two collectives. Throws Error(kInvalidArgument).
   void set_fabric(const std::string& json);
 
   /// In place. Each tensor is reduced separately.
@@ -205,11 +205,12 @@ class ProcessGroupQ7x2 final : public compat::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   /// Does nothing in a forked child, which has no pending works.
   void waitForPendingWorks() override;
-  void enableCollectivesTiming() override {}  // times are always recorded
+  void enableCollectivesTiming() override {}
   void abort() override;
   void shutdown() override;
 
  private:
+  c10::intrusive_ptr<compat::Window> make_window() override;
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
                                    std::optional<std::chrono::milliseconds> timeout) override;
   /// Must be called first in every call: see GroupCalls::enter.

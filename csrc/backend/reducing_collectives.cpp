@@ -89,7 +89,7 @@ WorkPointer reduce(GroupCalls& group, Tensors& tensors, const c10d::ReduceOption
   at::Tensor contribution = tensors[0];
   if (reduction.premultiplies()) {
     contribution = reduction.premultiply(contribution).to(contribution.scalar_type());
-    if (root) write_result(tensors[0], contribution);
+    if (root) call.changes.emplace_back(tensors[0], contribution);
   }
   // Plans of a reduce only write to the root's buffer. The checker proves that.
   TensorCall& each = call.calls.emplace_back(Collective::kReduce, reducible_dtype(tensors[0]),

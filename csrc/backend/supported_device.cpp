@@ -16,7 +16,7 @@ std::string name_of(const c10::Device& device) {
 void check_device(const c10::Device& device) {
   TORCH_CHECK(device.is_cpu() || stream_calls(name_of(device)) != nullptr,
               "q7x2: invalid tensor device: expected cpu, cuda, or an accelerator that "
-              "q7x2.register_accelerator was called for, got ",
+              "q7x2.groups.register_accelerator was called for, got ",
               device);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,12 +24,69 @@
 
 namespace q7x2::compat {
 
+// Memory that other ranks write and read. In torch 2.14 and later it is c10d's Window. A timeout
+// that is not set is the group's. Offsets are in elements.
+#ifdef C10D_BACKEND_HAS_WINDOW
+inline constexpr bool kHasWindow = true;
+using WindowBase = c10d::Window;
+#else
+inline constexpr bool kHasWindow = false;
+using WindowBase = torch::CustomClassHolder;
+#endif
+class Window : public WindowBase {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+  /// All ranks must call these. `owning`: whether the window keeps the tensor.
+  virtual void open(const at::Tensor& tensor, bool owning) = 0;
+  virtual void close() = 0;
+  virtual WorkPointer put_at(const at::Tensor& tensor, int64_t rank, int64_t offset, bool async_op,
+                             Milliseconds timeout) = 0;
+  virtual WorkPointer signal_to(int64_t rank, bool async_op, Milliseconds timeout) = 0;
+  virtual WorkPointer await_signal(int64_t rank, bool async_op, Milliseconds timeout) = 0;
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+  void tensor_register(const at::Tensor& tensor, bool owning) override {
+    open(tensor, owning);
+  }
+  void tensor_deregister() override {
+    close();
+  }
+  WorkPointer put(const at::Tensor& tensor, int64_t rank, int64_t offset, bool async_op,
+                  const c10d::PutOptions& opts) override {
+    return put_at(tensor, rank, offset, async_op, opts.timeout);
+  }
+  WorkPointer signal(int64_t rank, bool async_op, const c10d::SignalOptions& opts) override {
+    return signal_to(rank, async_op, opts.timeout);
+  }
+  WorkPointer wait_signal(int64_t rank, bool async_op,
+                          const c10d::WaitSignalOptions& opts) override {
+    return await_signal(rank, async_op, opts.timeout);
+  }
+  c10d::WindowAttr get_attr(int64_t) override {
+    return {};
+  }
+#endif
+};
+
 // In torch 2.14 and later, a backend can replace its members: c10d's reconfigure. Earlier, the rank
 // and the size of a backend are constants.
 class Backend : public c10d::Backend {
  public:
   using c10d::Backend::Backend;
 
+  bool supportsTimeEstimation() const override { return true; }
+#ifdef C10D_BACKEND_HAS_WINDOW
+  bool supportsWindow() const override {
+    return true;
+  }
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override {
+    c10::intrusive_ptr<Window> window = make_window();
+    if (tensor) window->open(*tensor, /*owning=*/true);
+    return window;
+  }
+#endif
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override {
     return true;
@@ -53,6 +111,8 @@ class Backend : public c10d::Backend {
 #endif
 
  protected:
+  /// A window without a tensor.
+  virtual c10::intrusive_ptr<Window> make_window() = 0;
   /// The handle of this process, by which others can reach it.
   virtual std::string own_handle() const = 0;
   /// Becomes the group of the processes that the handles name, or throws and stays unchanged.

@@ -268,6 +268,13 @@ Attributes:
           py::arg("outputs"), py::arg("inputs"), py::arg("options"),
           py::call_guard<py::gil_scoped_release>())
       .def(
+          "_start_time_estimate", [](ProcessGroupQ7x2& self) { self.calls().estimate().begin(); },
+          "For torch.distributed._time_estimator: from now on, this thread's calls on the group "
+          "are not made, but the times that they would take are added up.")
+      .def(
+          "_end_time_estimate", [](ProcessGroupQ7x2& self) { return self.calls().estimate().end(); },
+          "What the calls would have taken, one after the other, in microseconds.")
+      .def(
           "monitored_barrier",
           [](ProcessGroupQ7x2& self, std::chrono::milliseconds timeout, bool wait_all_ranks) {
             c10d::BarrierOptions options;

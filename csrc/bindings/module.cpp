@@ -14,6 +14,7 @@
 #include "bindings/plan.h"
 #include "bindings/server.h"
 #include "bindings/shard_rows.h"
+#include "bindings/window.h"
 
 namespace {
 
@@ -46,4 +47,5 @@ PYBIND11_MODULE(_C, module) {
   q7x2::bind_ledger_feed(module);
   q7x2::bind_late(module);
   q7x2::bind_server(module);
+  q7x2::bind_window(module);
 }

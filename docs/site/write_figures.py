@@ -31,7 +31,7 @@ from benchmarks.harness.inference import Paired
 from benchmarks.harness.study import lines_of
 from benchmarks.regress.bars import iperf_bound, rate_each_way
 from benchmarks.regress.goals import CODED, FAST_GOALS, FAST_RATES
-from benchmarks.studies import choices, degraded, nat, planning, wan
+from benchmarks.studies import choices, degraded, nat, planning, wan, windows
 from benchmarks.studies.train import figures as study_figures
 from benchmarks.studies.train import variants_report
 from benchmarks.studies.train.methods import TORCH_POWERSGD
@@ -300,6 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "choices": partial(_table_of, choices.COLUMNS, "choices"),
     "degraded": partial(_table_of, degraded.COLUMNS, "degraded"),
     "nat": partial(_table_of, nat.COLUMNS, "nat"),
+    "windows": partial(_table_of, windows.COLUMNS, "windows"),
     "wan": lambda: wan.table(_rows("wan")),
 }
 

@@ -81,7 +81,38 @@ class ProcessGroupQ7x2(Backend):
     def coded_all_gather(
         self, outputs: list[Tensor], inputs: list[Tensor], options: CodedOptions
     ) -> WorkQ7x2: ...
+    def _start_time_estimate(self) -> None:
+        """For torch.distributed._time_estimator: from now on this thread's calls are not made."""
+
+    def _end_time_estimate(self) -> float:
+        """What they would have taken, one after the other, in microseconds."""
+
     def monitored_barrier(self, timeout: timedelta = ..., wait_all_ranks: bool = False) -> None: ...
+
+class WindowQ7x2:
+    """Memory of each rank that other ranks write and read."""
+
+    def __init__(self, group: ProcessGroupQ7x2) -> None: ...
+    def open(self, tensor: Tensor, owning: bool) -> None:
+        """All ranks: make the tensor the window."""
+
+    def open_shared(self, sizes: list[int], like: Tensor) -> Tensor:
+        """All ranks: make a tensor of that shape, with the elements of ``like``, the window."""
+
+    def close(self) -> None:
+        """All ranks: end the window."""
+
+    def is_direct(self, rank: int) -> bool:
+        """Whether this rank copies into the window of that one."""
+
+    def put_at(
+        self, tensor: Tensor, rank: int, offset: int, async_op: bool, timeout: timedelta
+    ) -> Work: ...
+    def get_from(
+        self, tensor: Tensor, rank: int, offset: int, async_op: bool, timeout: timedelta
+    ) -> Work: ...
+    def signal_to(self, rank: int, async_op: bool, timeout: timedelta | None) -> Work: ...
+    def await_signal(self, rank: int, async_op: bool, timeout: timedelta | None) -> Work: ...
 
 class Server:
     """A process of a job that has no rank, and adds up what ranks send it."""

@@ -18,6 +18,7 @@ _NAMES = {
     "_attach": ("attach",),
     "_attach_all": ("load_state_dict", "state_dict"),
     "collectives": (
+        "Window",
         "all_gather_into_tensor",
         "all_reduce",
         "monitored_barrier",
@@ -30,7 +31,6 @@ _NAMES = {
         "reconfigure",
         "reconfigure_handle",
         "reconfigure_handles",
-        "register_accelerator",
     ),
     "hooks": (
         "Allreduce",
@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from q7x2._attach_all import state_dict as state_dict
     from q7x2._C import Codec as Codec
     from q7x2._C import Options as Options
+    from q7x2.collectives import Window as Window
     from q7x2.collectives import all_gather_into_tensor as all_gather_into_tensor
     from q7x2.collectives import all_reduce as all_reduce
     from q7x2.collectives import monitored_barrier as monitored_barrier
@@ -115,7 +116,6 @@ if TYPE_CHECKING:
     from q7x2.groups import reconfigure as reconfigure
     from q7x2.groups import reconfigure_handle as reconfigure_handle
     from q7x2.groups import reconfigure_handles as reconfigure_handles
-    from q7x2.groups import register_accelerator as register_accelerator
     from q7x2.hooks import EF21 as EF21
     from q7x2.hooks import Allreduce as Allreduce
     from q7x2.hooks import BlockSparse as BlockSparse

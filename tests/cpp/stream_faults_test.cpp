@@ -391,7 +391,8 @@ TEST(StreamFaults, APortBehindAFirewallIsNamed) {
   const std::vector<std::string> once = {"no stream connection to it can be made: TCP to " +
                                          port.endpoint().text() +
                                          " is not answered (by a firewall?). Open the port, or "
-                                         "set Q7X2_STREAMS=0"};
+                                         "set Q7X2_STREAMS=0. If there is NAT before that host, "
+                                         "set Q7X2_ADVERTISE there"};
   EXPECT_EQ(told, once);
 }
 

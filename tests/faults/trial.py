@@ -323,7 +323,9 @@ def _judge_deadline(setup: Setup) -> None:
         setup.verdict.add("", report.error.raised_at - deadline)
         late = culprits if is_message else [setup.victim]
         if setup.event.name == "stopped" and not _was_warned(setup, report.rank, late):
-            setup.verdict.complain(f"rank {report.rank}: no warning named the late rank earlier")
+            setup.verdict.complain(
+                f"rank {report.rank}: no warning named the late rank before: {report.error.text}"
+            )
 
 
 def _was_warned(setup: Setup, rank: int, late: list[int]) -> bool:

@@ -189,7 +189,7 @@ def run(
 @functools.cache
 def _register(memory: str) -> None:
     """Tell q7x2 of the accelerator, which it remembers for the rest of the process."""
-    q7x2.register_accelerator(NAME, load().stream_calls(), load().codec_kernels(), memory)
+    q7x2.groups.register_accelerator(NAME, load().stream_calls(), load().codec_kernels(), memory)
 
 
 def _run_in_group(

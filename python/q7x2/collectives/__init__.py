@@ -11,6 +11,7 @@ _NAMES = {
     "barrier": ("monitored_barrier",),
     "coded": ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor"),
     "forced_algorithm": ("algorithm",),
+    "window": ("Window",),
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
@@ -21,3 +22,4 @@ if TYPE_CHECKING:
     from q7x2.collectives.coded import all_reduce as all_reduce
     from q7x2.collectives.coded import reduce_scatter_tensor as reduce_scatter_tensor
     from q7x2.collectives.forced_algorithm import algorithm as algorithm
+    from q7x2.collectives.window import Window as Window

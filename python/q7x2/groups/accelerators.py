@@ -15,7 +15,7 @@ def register_accelerator(
     torch must know the device type already (``torch.utils.rename_privateuse1_backend``). Call it
     once per process, before ``init_process_group``.
 
-    >>> q7x2.register_accelerator("npu", npu_extension.q7x2_stream_calls())
+    >>> q7x2.groups.register_accelerator("npu", npu_extension.q7x2_stream_calls())
 
     Args:
         device_type: As in ``torch.device``, without an index.

@@ -150,9 +150,11 @@ def saved_by(ranks: int, state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4", "int4:minmax", "fp8_e4m3"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("saved_ranks", [2, 4])
 @pytest.mark.ranks(2)
-def test_residuals_of_gradients_that_are_sent_whole_now_are_dropped(codec: str, ranks: int) -> None:
+def test_residuals_of_gradients_that_are_sent_whole_now_are_dropped(
+    codec: str, saved_ranks: int
+) -> None:
     shapes = [(7, 9), (31, 67), (1, 1), (40, 40), (33,)]
     chance = random.Random(SEED + dist.get_rank())
     before = Trained(made(codec), shapes, torch.float32)
@@ -162,7 +164,7 @@ def test_residuals_of_gradients_that_are_sent_whole_now_are_dropped(codec: str, 
     loaded = []
     for each in (state, saved_when_all_were_coded(state, shapes)):
         after = Trained(made(codec), shapes, torch.float32)
-        after.attached.load_state_dict(saved_by(ranks, each))
+        after.attached.load_state_dict(saved_by(saved_ranks, each))
         loaded.append((after.attached.state_dict(), after.reduced(gradients)))
     (expected, results), (found, results_of_old) = loaded
     (kept,) = expected["local"].values()
