@@ -286,7 +286,8 @@ c10::intrusive_ptr<c10d::Work> GroupCalls::start(const c10::intrusive_ptr<WorkQ7
                                                  std::shared_ptr<CallBuffers> buffers,
                                                  bool caller_waits,
                                                  std::vector<std::shared_ptr<Task>> after) {
-  work->start(std::move(tasks), std::move(buffers), caller_waits, hook_ ? hook_->expect() : nullptr,
+  work->start(std::move(tasks), std::move(buffers), caller_waits,
+              events_->expect(compat::completion_key_of(*work), hook_ ? hook_->expect() : nullptr),
               std::move(after));
   coalescing_.add(work);
   return work;

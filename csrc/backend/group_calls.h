@@ -20,6 +20,7 @@
 #include "backend/completion_hook.h"
 #include "backend/deferred_rates.h"
 #include "backend/device_stream.h"
+#include "backend/event_hooks.h"
 #include "backend/time_estimate.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
@@ -98,6 +99,7 @@ class GroupCalls {
 
   Coalescing& coalescing() { return coalescing_; }
   TimeEstimate& estimate() { return estimate_; }
+  EventHooks& events() { return *events_; }
   /// From now on `hook` is called for works that have ended.
   void set_hook(std::shared_ptr<CompletionHook> hook) { hook_ = std::move(hook); }
 
@@ -142,6 +144,7 @@ class GroupCalls {
   std::map<int, std::weak_ptr<InputLatch>> last_sends_;  // the last send from a device, by peer
   Coalescing coalescing_;
   TimeEstimate estimate_;
+  const std::shared_ptr<EventHooks> events_ = std::make_shared<EventHooks>();
   std::shared_ptr<CompletionHook> hook_;  // null: no hook is registered
 };
 

@@ -176,6 +176,7 @@ void ProcessGroupQ7x2::abort() {
   if (!group_) {
     return;
   }
+  calls_.events().tell_abort();
   group_->abort(
       Error(ErrorCode::kAborted, "rank " + std::to_string(rank_) + " aborted the group", rank_));
 }

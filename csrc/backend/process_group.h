@@ -173,9 +173,8 @@ class ProcessGroupQ7x2 final : public compat::Backend {
   // ------------------------------------------------------------------------ groups without a store
   bool supportsShrinking() const override { return true; }
   /// Returns the group of the remaining ranks, which must all call it with the same list. It also
-  /// works if this group has failed. `flags`: 1 aborts calls in progress, 0 waits for them. The
-  /// options are this group's unless `opts` has others. A failure leaves this group unchanged, and
-  /// the call may be retried.
+  /// works if this group has failed. `flags`: 1 aborts calls in progress, 0 waits for them. `opts`:
+  /// null means this group's. A failure leaves this group unchanged, and may be retried.
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& ranks_to_exclude, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
@@ -211,6 +210,7 @@ class ProcessGroupQ7x2 final : public compat::Backend {
 
  private:
   c10::intrusive_ptr<compat::Window> make_window() override;
+  compat::Listeners& listeners() override { return calls_.events(); }
   std::pair<int, int> take_members(std::string uuid, std::vector<std::string> handles, bool ordered,
                                    std::optional<std::chrono::milliseconds> timeout) override;
   /// Must be called first in every call: see GroupCalls::enter.

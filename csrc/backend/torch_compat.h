@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,33 @@
 #endif
 
 namespace q7x2::compat {
+
+// From torch 2.15 on, backends tell of works that have succeeded.
+#if defined(C10D_BACKEND_HAS_HOOKS) && (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15)
+#define Q7X2_HAS_COMPLETION_HOOKS 1
+#endif
+inline uint64_t completion_key_of(const c10d::Work& work) {
+#ifdef Q7X2_HAS_COMPLETION_HOOKS
+  return work.getCompletionKey();
+#else
+  return reinterpret_cast<uint64_t>(&work);
+#endif
+}
+
+// Who wants to be told of a group's works. Each is known by a number of its owner's choice.
+class Listeners {
+ public:
+  /// Gets the key of a work that has succeeded, and its duration in milliseconds.
+  using Completion = std::function<void(uint64_t key, float milliseconds)>;
+  /// A work has failed, or the group is about to be aborted.
+  using Abort = std::function<void()>;
+
+  virtual ~Listeners() = default;
+  virtual void add(int64_t number, Completion hook) = 0;
+  virtual void add(int64_t number, Abort hook) = 0;
+  virtual void remove_completion(int64_t number) = 0;
+  virtual void remove_abort(int64_t number) = 0;
+};
 
 // Memory that other ranks write and read. In torch 2.14 and later it is c10d's Window. A timeout
 // that is not set is the group's. Offsets are in elements.
@@ -87,6 +115,30 @@ class Backend : public c10d::Backend {
     return window;
   }
 #endif
+#ifdef Q7X2_HAS_COMPLETION_HOOKS
+  bool supportsCompletionHooks() const override {
+    return true;
+  }
+  void registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) override {
+    listeners().add(hook_id, [hook = std::move(hook)](uint64_t key, float milliseconds) {
+      hook({key, milliseconds});
+    });
+  }
+  void unregisterCompletionHook(int64_t hook_id) override {
+    listeners().remove_completion(hook_id);
+  }
+  bool supportsAbortHooks() const override {
+    return true;
+  }
+#endif
+#ifdef C10D_BACKEND_HAS_HOOKS
+  void registerAbortHook(int64_t hook_id, c10d::AbortHook hook) override {
+    listeners().add(hook_id, Listeners::Abort(std::move(hook)));
+  }
+  void unregisterAbortHook(int64_t hook_id) override {
+    listeners().remove_abort(hook_id);
+  }
+#endif
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override {
     return true;
@@ -111,6 +163,7 @@ class Backend : public c10d::Backend {
 #endif
 
  protected:
+  virtual Listeners& listeners() = 0;
   /// A window without a tensor.
   virtual c10::intrusive_ptr<Window> make_window() = 0;
   /// The handle of this process, by which others can reach it.

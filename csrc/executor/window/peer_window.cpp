@@ -86,12 +86,12 @@ PeerWindow::PeerWindow(const std::shared_ptr<Runtime>& runtime, std::shared_ptr<
 }
 
 PeerWindow::~PeerWindow() {
-  memory_->board->close();
   if (runtime_->forked()) {
     for (Side& side : sides_) static_cast<void>(side.mapped.release());
     new std::shared_ptr<Memory>(std::move(memory_));  // it belongs to the parent
     return;
   }
+  memory_->board->close();
   const Locked locked(runtime_->lock());
   for (Side& side : sides_) side.mapped.reset();
   memory_.reset();

@@ -13,8 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A rank warns of others that are late after half of its timeout, within these bounds. In larger
-// groups only rank 0 warns.
+// A rank warns of others that are late after half of its timeout, within these bounds, but not
+// later than half-way to the deadline. In larger groups only rank 0 warns.
 constexpr milliseconds kLeastPatience{500};
 constexpr milliseconds kMostPatience{10'000};
 constexpr int kMostSpeakers = 64;
@@ -35,19 +35,18 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-LateRanks::LateRanks(Options options) : options_(std::move(options)) {
-  begin();
-}
+LateRanks::LateRanks(Options options) : options_(std::move(options)) {}
 
-void LateRanks::begin() {
+void LateRanks::begin(TimePoint deadline) {
   const bool speaks = options_.rank == 0 || options_.size <= kMostSpeakers;
   if (!speaks) {
     warns_at_ = asks_at_ = TimePoint::max();
     return;
   }
+  const auto now = Clock::now();
   const auto patience =
       std::clamp<milliseconds>(options_.timeout / 2, kLeastPatience, kMostPatience);
-  warns_at_ = Clock::now() + patience;
+  warns_at_ = std::min(now + patience, now + (deadline - now) / 2);
   asks_at_ = warns_at_ - kAnswerTakes;
 }
 

@@ -31,8 +31,8 @@ class LateRanks {
 
   explicit LateRanks(Options options);
 
-  /// A wait begins.
-  void begin();
+  /// A wait begins that ends at `deadline` at the latest.
+  void begin(TimePoint deadline);
   /// Now and then during the wait. Asks ranks that are late whom they wait for themselves, and
   /// warns of them, once a wait each.
   void look(TimePoint now, const Missing& missing);
@@ -43,8 +43,8 @@ class LateRanks {
   std::string behind(const std::vector<int>& ranks) const;
 
   const Options options_;
-  TimePoint warns_at_;
-  TimePoint asks_at_;
+  TimePoint warns_at_ = TimePoint::max();
+  TimePoint asks_at_ = TimePoint::max();
 };
 
 }  // namespace q7x2

@@ -192,7 +192,7 @@ std::string PeerBootstrap::receive(const Round& round, int from, const Check& ch
   const uint64_t process = options_.members[static_cast<size_t>(from)].process;
   const auto began = Clock::now();
   auto next_ask = Clock::now() + kAskPeriod;
-  late_.begin();
+  late_.begin(deadline_);
   awaited_ = round;
   culprit_ = from;
   for (;;) {

@@ -321,7 +321,7 @@ void StoreBootstrap::finish(const Check& check) {
 
 void StoreBootstrap::wait_for(const std::function<int()>& missing, const Check& check) {
   const Heeding heeding(*this, check);
-  late_.begin();
+  late_.begin(deadline_);
   auto next_look = Clock::now() + options_.pause;
   auto nap = kShortestNap;
   for (int rank = missing(); rank >= 0; rank = missing()) {

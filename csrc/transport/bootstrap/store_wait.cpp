@@ -42,7 +42,7 @@ StoreWait::End StoreWait::run(const Asks& asks, const Look& look,
   const auto started = Clock::now();
   auto next_look = started + options_.pause;
   auto next_slice = started + options_.slice;
-  late_.begin();
+  late_.begin(options_.deadline);
   const auto reaction =
       std::min(std::chrono::duration_cast<microseconds>(answer_takes_ / 4), kMostReaction);
   store_.pause(std::max(pause(started), reaction));

@@ -78,6 +78,20 @@ def test_a_dropped_window_refuses() -> None:
             window.put(torch.ones(1), 1)
 
 
+@pytest.mark.ranks(2, fresh=True)
+def test_a_forked_child_leaves_the_window_open() -> None:
+    window = window_of(4)
+    child = os.fork()
+    if child == 0:
+        del window
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    dist.barrier()
+    window.put(torch.ones(4), 1 - dist.get_rank())
+    window.close()
+    assert_bits(window.tensor, torch.ones(4))
+
+
 class Leaving:
     test_who_waits_for_a_rank_that_leaves_is_told = staticmethod(
         window_checks.check_who_waits_for_a_rank_that_leaves_is_told
