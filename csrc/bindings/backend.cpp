@@ -272,7 +272,8 @@ Attributes:
           "For torch.distributed._time_estimator: from now on, this thread's calls on the group "
           "are not made, but the times that they would take are added up.")
       .def(
-          "_end_time_estimate", [](ProcessGroupQ7x2& self) { return self.calls().estimate().end(); },
+          "_end_time_estimate",
+          [](ProcessGroupQ7x2& self) { return self.calls().estimate().end(); },
           "What the calls would have taken, one after the other, in microseconds.")
       .def(
           "monitored_barrier",

@@ -88,6 +88,7 @@ def test_the_next_start_finds_the_rates(lab: WideLab) -> None:
     assert len(set(first)) == 1
 
 
+@pytest.mark.nightly("the same probe at another time")
 @pytest.mark.usefixtures("cache")
 def test_a_forced_probe_measures_everything_at_once(lab: WideLab) -> None:
     text = """
@@ -101,8 +102,15 @@ def test_a_forced_probe_measures_everything_at_once(lab: WideLab) -> None:
 
 @pytest.mark.parametrize(
     ("pause", "end"),
-    [("0", "dist.destroy_process_group()"), ("1.2", "pass")],
-    ids=["before the probe begins", "while it measures, without an end"],
+    [
+        pytest.param("0", "dist.destroy_process_group()", id="before the probe begins"),
+        pytest.param(
+            "1.2",
+            "pass",
+            id="while it measures, without an end",
+            marks=pytest.mark.nightly("the same at another time"),
+        ),
+    ],
 )
 def test_a_program_that_ends_does_not_wait_for_rates(
     lab: WideLab, cache: pathlib.Path, pause: str, end: str

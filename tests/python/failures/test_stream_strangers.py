@@ -73,7 +73,9 @@ def digest(job: WideJob) -> str:
     return found
 
 
-@pytest.mark.parametrize("encrypts", ["0", "1"])
+@pytest.mark.parametrize(
+    "encrypts", ["1", pytest.param("0", marks=pytest.mark.nightly("without encryption, too"))]
+)
 def test_random_bytes_and_recorded_hellos_harm_nothing(lab: WideLab, encrypts: str) -> None:
     with WideJob(lab, env={"Q7X2_ENCRYPT": encrypts}) as job, contextlib.ExitStack() as stack:
         ports = [str(job.stream_port(rank)) for rank in range(2)]

@@ -146,6 +146,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly("half a minute: Inductor compiles all of them; one is in the test below")
 @needs_compiler
 @pytest.mark.ranks(2, deadline=240)
 def test_compiled_by_inductor(world_size: int) -> None:

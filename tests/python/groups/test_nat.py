@@ -28,6 +28,7 @@ NONE = {"Q7X2_ADVERTISE": "none"}
 SECRET = {"Q7X2_SECRET": "a secret of these tests, which is long"}
 FORWARDED = 31000  # a port
 RELAY_PORT, STORE_PORT = 29600, 29601
+ANOTHER_WAY = pytest.mark.nightly("the same in another way")
 
 pytestmark = pytest.mark.skipif(
     bool(wide.unavailable(nat=True)), reason=str(wide.unavailable(nat=True))
@@ -122,6 +123,7 @@ def test_who_cannot_be_called_calls_others(lab: WideLab, digest: str) -> None:
         job.finish()
 
 
+@pytest.mark.nightly("the same way, for other jobs")
 def test_it_need_not_be_far(lab: WideLab, digest: str) -> None:
     """Near hosts use UCX unless there is NAT between them."""
     env = {"Q7X2_STREAMS": "far", "Q7X2_PROBE": "force"}
@@ -135,6 +137,7 @@ def test_it_need_not_be_far(lab: WideLab, digest: str) -> None:
         lab.line.change(rtt="10ms")
 
 
+@pytest.mark.nightly("the same way, for other jobs")
 def test_many_ranks_of_a_host_behind_nat(lab: WideLab) -> None:
     """Also those that are not neighbours in the tree talk to each other, and those of one host."""
     hosts = [PUBLIC, PUBLIC, HIDDEN, HIDDEN]
@@ -158,7 +161,7 @@ def test_a_killed_rank_is_named_and_the_others_go_on(lab: WideLab, tmp_path: pat
         assert [each.get("sum") for each in shrunk] == [2.0] * 2, shrunk
 
 
-@pytest.mark.parametrize("how", ["reset", "another address"])
+@pytest.mark.parametrize("how", ["reset", pytest.param("another address", marks=ANOTHER_WAY)])
 def test_a_broken_connection_is_made_again(
     lab: WideLab, digest: str, tmp_path: pathlib.Path, how: str
 ) -> None:
@@ -188,6 +191,7 @@ def another_address(lab: WideLab, site: int) -> Iterator[None]:
         ip(router, f"address add {first} dev wan noprefixroute", f"address del {second} dev wan")
 
 
+@pytest.mark.nightly("the same way, for other jobs")
 def test_jobs_on_both_sides_of_nat_make_a_group_by_handles(lab: WideLab) -> None:
     """In this order there are pairs of which only the one that others cannot call is called."""
     at_home = {**NONE, "MASTER_ADDR": lab.topology.address(HIDDEN)}
@@ -203,7 +207,9 @@ def test_jobs_on_both_sides_of_nat_make_a_group_by_handles(lab: WideLab) -> None
         assert [each.get("sums") for each in answers] == [[6.0] * 4] * 4, answers
 
 
-@pytest.mark.parametrize("with_port", [True, False], ids=["a port", "all ports"])
+@pytest.mark.parametrize(
+    "with_port", [True, pytest.param(False, marks=ANOTHER_WAY)], ids=["a port", "all ports"]
+)
 def test_a_port_outside_leads_to_a_rank(lab: WideLab, digest: str, with_port: bool) -> None:
     """Both sites have NAT; the one with rank 0 lets two ports through, or a range."""
     store = 29700 + with_port
@@ -257,7 +263,12 @@ def test_two_hosts_behind_nat_meet_at_a_relay(
 
 FAILURES = [
     pytest.param({}, "or both need Q7X2_RELAY", id="no relay"),
-    pytest.param({"Q7X2_RELAY": "10.77.0.1:9"}, "the relay 10.77.0.1 port 9", id="not there"),
+    pytest.param(
+        {"Q7X2_RELAY": "10.77.0.1:9"},
+        "the relay 10.77.0.1 port 9",
+        id="not there",
+        marks=ANOTHER_WAY,
+    ),
 ]
 
 
@@ -270,6 +281,7 @@ def test_two_hosts_behind_nat_that_cannot_meet(
     assert any(text in each for each in said), said
 
 
+@pytest.mark.nightly("the same way, for other jobs")
 def test_a_relay_of_another_job_is_of_no_use(lab: WideLab) -> None:
     with relay(lab, env={"Q7X2_SECRET": "the secret of another job"}) as place:
         said = failed_training(lab, {**NONE, **SECRET, "Q7X2_RELAY": place})
@@ -287,15 +299,32 @@ def failed_training(lab: WideLab, env: dict[str, str]) -> list[str]:
     return [each["text"] for each in said]
 
 
+IN_CPP = pytest.mark.nightly("advertised_test.cpp reads such values")
+
+
 @pytest.mark.parametrize(
     ("env", "text"),
     [
-        ({"Q7X2_ADVERTISE": "none", "Q7X2_STREAMS": "0"}, "Q7X2_STREAMS is 0 on rank 1"),
-        ({"Q7X2_ADVERTISE": "203.0.113.5:x"}, "'x' is no port"),
-        ({"Q7X2_ADVERTISE": "[fd77::1"}, "its brackets do not match"),
-        ({"Q7X2_RELAY": "10.77.0.1"}, "it has no port"),
+        pytest.param(
+            {"Q7X2_ADVERTISE": "none", "Q7X2_STREAMS": "0"},
+            "Q7X2_STREAMS is 0 on rank 1",
+            id="no streams",
+        ),
+        pytest.param(
+            {"Q7X2_ADVERTISE": "203.0.113.5:x"}, "'x' is no port", id="no port", marks=IN_CPP
+        ),
+        pytest.param(
+            {"Q7X2_ADVERTISE": "[fd77::1"},
+            "its brackets do not match",
+            id="no address",
+            marks=IN_CPP,
+        ),
+        pytest.param(
+            {"Q7X2_RELAY": "10.77.0.1"},
+            "it has no port",
+            id="a relay without a port",
+        ),
     ],
-    ids=["no streams", "no port", "no address", "a relay without a port"],
 )
 def test_a_wrong_value_is_an_error_at_once(lab: WideLab, env: dict[str, Any], text: str) -> None:
     said = refused(lab, [PUBLIC, HIDDEN], {HIDDEN: env})

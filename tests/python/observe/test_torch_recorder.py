@@ -22,12 +22,11 @@ pytestmark = pytest.mark.skipif(
 
 RECORDS = {"TORCH_FR_BUFFER_SIZE": "5000", "Q7X2_FLIGHT_RECORDER": "5000"}
 CALLS = 1000
-# What PyTorch's recorder and q7x2's call the same.
+# What PyTorch's recorder calls otherwise than q7x2's.
 NAMES = {
-    "_allgather_base": "all_gather",
+    "_all_gather_base": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
-    "alltoall_base": "all_to_all",
-    "allreduce": "all_reduce",
+    "all_to_all_single": "all_to_all",
 }
 
 
@@ -42,7 +41,7 @@ def ours() -> list[dict[str, Any]]:
 
 
 def plain(entry: dict[str, Any]) -> str:
-    """The operation's name: "q7x2:all_reduce" and "q7x2:allreduce" are the same."""
+    """The operation's name, without the backend's."""
     name = str(entry["profiling_name"]).partition(":")[2].partition(" ")[0]
     return NAMES.get(name, name)
 
@@ -86,7 +85,7 @@ def test_both_recorders_agree_on_mixed_calls() -> None:
     assert all(each["q7x2"]["state"] == "done" for each in mine)
     assert all(each["duration_ms"] > 0 for each in theirs)
     for one, other in zip(theirs, mine, strict=True):
-        if plain(one) != "barrier":
+        if plain(one) not in ("barrier", "send", "recv"):  # q7x2 counts the bytes of messages
             assert one["input_sizes"] == other["input_sizes"], (one, other)
 
 
@@ -112,7 +111,7 @@ def test_abort_hooks_are_told_of_failures() -> None:
     told = threading.Event()
     group = dist.group.WORLD
     assert group is not None
-    assert group.supports_abort_hooks()
+    assert group.supports_abort_hooks
     group.register_abort_hook(7, told.set)
     dist.all_reduce(torch.ones(1))
     assert not told.is_set()
