@@ -78,7 +78,8 @@ def call_of(
         is_method: If a method has no ``Args``, its text may speak of a parameter as ``name``.
     """
     signature = inspect.signature(function)
-    parameters = [each for name, each in signature.parameters.items() if name not in ("self", "cls")]
+    implied = ("self", "cls")
+    parameters = [each for name, each in signature.parameters.items() if name not in implied]
     names = {each.name: _starred(each) for each in parameters}
     items = doc.section("Args") or {
         each: text for each, text in doc.section("Attributes").items() if each in names
