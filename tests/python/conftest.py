@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "ranks(*world_sizes, timeout=30, deadline=60, fresh=False, init='file', env=None, "
-        "stays=False, backend='{backend}', device_id=None): "
+        "places=None, stays=False, backend='{backend}', device_id=None): "
         "call the test on every rank of a process group; "
         "the test may take `world_size` as an argument",
     )
@@ -87,6 +87,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     path = metafunc.definition.path
     sizes = levels.world_sizes(metafunc.config, path, mark.args or (2,))
     metafunc.parametrize("world_size", sizes, ids=lambda n: f"{n}r", indirect=True)
+    if places := mark.kwargs.get("places"):
+        if "place" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("place")
+        metafunc.parametrize("place", list(places))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -111,7 +115,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     deadline = options.pop("deadline", 60.0)
     fresh = options.pop("fresh", False)
     env = options.pop("env", None)
-    has_own = fresh or (env and not options.pop("stays", False))
+    if places := options.pop("places", None):
+        env = places[pyfuncitem.callspec.params["place"]]
+    stays = options.pop("stays", False)
+    has_own = fresh or (env and not stays)
     if options:
         raise TypeError(f"pytest.mark.ranks has no option {', '.join(options)}")
     if has_own:

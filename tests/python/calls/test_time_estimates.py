@@ -14,6 +14,8 @@ from q7x2._core.extension import load
 from torch import Tensor
 from values import assert_bits, f32, integers
 
+pytestmark = pytest.mark.beyond("gloo", "Gloo estimates no times")
+
 ELEMENTS = 3 * 1024
 
 
