@@ -1,0 +1,136 @@
+"""``attach_source``: a hook at work on whatever hands gradients over, and what users get for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from q7x2.hooks.attached import Attached
+from q7x2.hooks.residuals import MeasuredRunner
+from q7x2.hooks.runner import make_runner, part_of, place_in
+from q7x2.hooks.sources import DDPSource
+from q7x2.policy.driver import PolicyDriver, check_same_policies
+
+if TYPE_CHECKING:
+    import torch
+
+    from q7x2.hooks.module_reducer import ModuleReducer
+    from q7x2.hooks.options import HookOptions
+    from q7x2.hooks.sources import GradientSource
+    from q7x2.policy.policy import Policy
+
+
+def attach_source(
+    source: GradientSource,
+    hook: HookOptions,
+    *,
+    scaler: Any,
+    threads: int,
+    optimizer: torch.optim.Optimizer | None,
+    policies: Sequence[Policy],
+) -> Attached:
+    """See :func:`q7x2.attach`."""
+    parameters = source.parameters
+    rank, world_size = place_in(source.group)
+    made = make_runner(
+        hook,
+        source.group,
+        parameters,
+        threads=threads,
+        device=source.device,
+        may_skip=scaler is not None,
+    )
+    names = [name for name, _ in parameters]
+    runner = MeasuredRunner(made, type(hook).__name__, names, is_first=rank == 0)
+    check_same_policies(policies, source.group)
+    driver = PolicyDriver(policies, parameters) if policies else None
+    if driver is not None:
+        driver.check(runner)
+        driver.start(runner, 0)
+    source.connect(made, hook)
+    kind = Attached if type(source) is DDPSource else AttachedModule
+    attached = kind(
+        runner,
+        hook,
+        parameters,
+        rank=rank,
+        world_size=world_size,
+        scaler=scaler,
+        part=part_of(source.group),
+        threads=threads,
+    )
+    if isinstance(attached, AttachedModule):
+        attached._source = source
+    attached._model = source.model
+    attached._follow(source.model, optimizer)
+    if driver is not None:
+        attached._obey(source.model, driver)
+    elif runner.samples:
+        attached._sample(source.model)
+    return attached
+
+
+class AttachedModule(Attached):
+    """A hook at work on a module without DistributedDataParallel; made by :func:`attach`."""
+
+    _source: GradientSource
+
+    def detach(self) -> None:
+        """Average gradients without compression from now on, and drop the state.
+
+        A plain module keeps its buckets, and ``replicate()`` goes on by itself.
+        """
+        super().detach()
+        self._source.release()
+
+    def rebind(self, ddp: Any) -> None:
+        """Raise TypeError: only DistributedDataParallel and FSDP2 shards can change their ranks.
+
+        Attach a hook to a new module, and give it the state of this one.
+        """
+        raise TypeError(
+            f"rebind is for a DistributedDataParallel or a model of fully_shard, got a hook on "
+            f"{type(self._model).__name__}: attach a new hook, and load_state_dict this one's state"
+        )
+
+    def join(self, throw_on_early_termination: bool = False) -> AbstractContextManager[Any]:
+        """Train with a different number of inputs per rank, as ``DistributedDataParallel.join``.
+
+        Ranks without inputs contribute zeros, and means are over all ranks. Only for plain modules.
+
+        >>> with hook.join():
+        ...     for batch in batches_of_this_rank: ...
+
+        Args:
+            throw_on_early_termination: Raise RuntimeError on all ranks as soon as one has no more
+                inputs.
+
+        Raises:
+            TypeError: The module is one of ``replicate()``.
+        """
+        from torch.distributed.algorithms.join import Join
+
+        from q7x2.hooks.module_join import JoinableModule
+        from q7x2.hooks.module_reducer import ModuleReducer
+
+        if not isinstance(self._source, ModuleReducer):
+            raise TypeError(
+                f"join is for plain modules: expected one, got {type(self._model).__name__}, whose "
+                "replicate() has no join; give all ranks the same number of inputs"
+            )
+        reducer: ModuleReducer = self._source
+        if reducer.joinable is None:
+            reducer.joinable = JoinableModule(reducer)
+        return Join([reducer.joinable], throw_on_early_termination=throw_on_early_termination)
+
+    def _unreduced(self) -> AbstractContextManager[None]:
+        return self._source.unreduced()
+
+    def _mean(self, loss: float) -> float:
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor([loss], dtype=torch.float64, device=self._source.device)
+        dist.all_reduce(total, group=self._source.group)
+        return total.item() / dist.get_world_size(self._source.group)
