@@ -140,7 +140,7 @@ class AttachedSharded(Attached):
         if self._driver is not None:
             self._steer(traffic)
             self._driver.start(traffic, step)
-            self._model = model
+        self._model = model
         traffic.load(without_weights(shared), hook_state.without_lost_ranks(local), step)
         self._move(cast("torch.nn.Module", model), traffic, sharded.place, sharded.part)
         self._notice_loads(model)

@@ -38,11 +38,11 @@ class Observation:
 
 
 class ObeysPolicies:
-    """The part of :class:`Attached` that is about policies."""
+    """The part of :class:`Attached` that is about policies, and about when gradients travel."""
 
     _runner: Runner
     _driver: PolicyDriver | None = None
-    _model: Any = None  # a DistributedDataParallel or an FSDPModule
+    _model: Any = None  # that has the hook
     _snapshots: Snapshots | None = None
     _backwards = 0  # since the last reduction
 
@@ -60,6 +60,18 @@ class ObeysPolicies:
     def validation_due(self) -> bool:
         """A policy wants a validation now; see :meth:`observe`."""
         return self._driver is not None and self._driver.validation_due(self._runner.step)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """In it, a backward leaves gradients on their rank, and the next one after it adds to them.
+
+        It is ``no_sync`` of a DistributedDataParallel, ``set_requires_gradient_sync`` of FSDP2 and
+        ``replicate()``, and the same for plain modules. Both forward and backward belong in it.
+
+        >>> with hook.no_sync():
+        ...     loss(model(first)).backward()
+        >>> loss(model(second)).backward()  # reduces the sum of both
+        """
+        return self._unreduced()
 
     @contextmanager
     def accumulate(self) -> Iterator[bool]:
