@@ -45,9 +45,9 @@ def kind_of(model: Any) -> Kind:
         raise TypeError(
             f"attach needs a DistributedDataParallel or another module, got {type(model).__name__}"
         )
-    inner = unwrapped(model)
+    inner: Any = unwrapped(model)
     if isinstance(inner, FSDPModule):
-        return Kind.REPLICATED if only_replicates(inner) else Kind.SHARDED
+        return Kind.REPLICATED if only_replicates(unwrapped(model)) else Kind.SHARDED
     if is_composable(inner):
         return Kind.COMPOSABLE
     if isinstance(inner, DistributedDataParallel):

@@ -75,7 +75,7 @@ def without_replicas(group: Any) -> Callable[[], None]:
     return restore
 
 
-def _copied(mesh_info: Any, kind: Any, **dimension: int) -> Any:
+def _copied(mesh_info: Any, kind: Any, **dimension: int | None) -> Any:
     names = ("dp_mesh_dims", "spmd_mesh")  # not in each version of torch
     more = {name: getattr(mesh_info, name) for name in names if hasattr(mesh_info, name)}
     return kind(mesh=mesh_info.mesh, **dimension, **more)

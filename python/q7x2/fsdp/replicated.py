@@ -192,6 +192,6 @@ class _Part:
         gradients = [p.sharded_param.grad.to_local() for p in self._trained]
         parts = [
             part.view(g.shape).to(g.dtype)
-            for part, g in zip(mean.split(self._sizes), gradients, strict=True)
+            for part, g in zip(torch.split(mean, self._sizes), gradients, strict=True)
         ]
         torch._foreach_add_(gradients, parts)

@@ -15,7 +15,6 @@ from q7x2.policy.driver import PolicyDriver, check_same_policies
 if TYPE_CHECKING:
     import torch
 
-    from q7x2.hooks.module_reducer import ModuleReducer
     from q7x2.hooks.options import HookOptions
     from q7x2.hooks.sources import GradientSource
     from q7x2.policy.policy import Policy
@@ -95,34 +94,16 @@ class AttachedModule(Attached):
         )
 
     def join(self, throw_on_early_termination: bool = False) -> AbstractContextManager[Any]:
-        """Train with a different number of inputs per rank, as ``DistributedDataParallel.join``.
-
-        Ranks without inputs contribute zeros, and means are over all ranks. Only for plain modules.
-
-        >>> with hook.join():
-        ...     for batch in batches_of_this_rank: ...
-
-        Args:
-            throw_on_early_termination: Raise RuntimeError on all ranks as soon as one has no more
-                inputs.
-
-        Raises:
-            TypeError: The module is one of ``replicate()``.
-        """
         from torch.distributed.algorithms.join import Join
 
         from q7x2.hooks.module_join import JoinableModule
         from q7x2.hooks.module_reducer import ModuleReducer
 
         if not isinstance(self._source, ModuleReducer):
-            raise TypeError(
-                f"join is for plain modules: expected one, got {type(self._model).__name__}, whose "
-                "replicate() has no join; give all ranks the same number of inputs"
-            )
-        reducer: ModuleReducer = self._source
-        if reducer.joinable is None:
-            reducer.joinable = JoinableModule(reducer)
-        return Join([reducer.joinable], throw_on_early_termination=throw_on_early_termination)
+            return super().join(throw_on_early_termination)
+        if self._source.joinable is None:
+            self._source.joinable = JoinableModule(self._source)
+        return Join([self._source.joinable], throw_on_early_termination=throw_on_early_termination)
 
     def _unreduced(self) -> AbstractContextManager[None]:
         return self._source.unreduced()

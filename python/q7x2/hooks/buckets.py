@@ -38,7 +38,7 @@ class Bucket:
         self.buffer = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
         self._views = [
             part.view(p.shape)
-            for part, p in zip(self.buffer.split(sizes), self._parameters, strict=True)
+            for part, p in zip(torch.split(self.buffer, sizes), self._parameters, strict=True)
         ]
 
     def reset(self) -> None:

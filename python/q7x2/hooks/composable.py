@@ -56,7 +56,7 @@ def _made_ddp(model: Any) -> tuple[Any, list[str]]:
     """Its DistributedDataParallel, and the names of the parameters in that."""
     from torch.distributed._composable.replicate import replicate
 
-    state = replicate.state(model)  # type: ignore[attr-defined]
+    state = replicate.state(model)
     if state._init_args:
         state.lazy_init()
     return state._ddp, state._param_names

@@ -56,7 +56,9 @@ class ModuleReducer:
         self.group = resolve_group(group)
         inner: torch.nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps it
         _check(inner)
-        self.parameters = [(n, p) for n, p in inner.named_parameters() if p.requires_grad]
+        self.parameters: list[tuple[str, torch.Tensor]] = [
+            (n, p) for n, p in inner.named_parameters() if p.requires_grad
+        ]
         if not self.parameters:
             raise ValueError("the module has no parameters that need gradients")
         self._frozen = [(n, p) for n, p in inner.named_parameters() if not p.requires_grad]
@@ -81,7 +83,8 @@ class ModuleReducer:
         self._flight = BucketsInFlight(runner)
         self._build(range(len(self._tensors)), [sys.maxsize])
         for number, parameter in enumerate(self._tensors):
-            parameter.register_post_accumulate_grad_hook(_Arrival(self, number))
+            hooked: Any = parameter
+            hooked.register_post_accumulate_grad_hook(_Arrival(self, number))
         self.model.register_forward_pre_hook(_BeforeForward(self))
         self.model.register_forward_hook(_AfterForward(self))
         _taken.add(self._inner)
@@ -136,7 +139,8 @@ class ModuleReducer:
         """The module's forward has ended: see when the backward comes to its output."""
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaf.register_hook(lambda _: self._arm())
+                hooked: Any = leaf
+                hooked.register_hook(lambda _: self._arm())
 
     def arrive(self, number: int) -> None:
         """Autograd has accumulated the gradient of a parameter."""

@@ -68,7 +68,7 @@ class DDPSource:
     ) -> None:
         import torch.distributed as dist
 
-        self.model = ddp if model is None else model
+        self.model: Any = ddp if model is None else model
         self._ddp = ddp
         self.group = ddp.process_group
         if self.group not in dist.distributed_c10d._world.pg_map:

@@ -73,6 +73,35 @@ class ObeysPolicies:
         """
         return self._unreduced()
 
+    def join(self, throw_on_early_termination: bool = False) -> AbstractContextManager[Any]:
+        """Train with a different number of inputs per rank, as ``DistributedDataParallel.join``.
+
+        Ranks without inputs contribute zeros, and means are over all ranks. In the end all ranks
+        get the parameters of the last one. For a DistributedDataParallel or a plain module.
+
+        >>> with hook.join():
+        ...     for batch in batches_of_this_rank: ...
+
+        Args:
+            throw_on_early_termination: Raise RuntimeError on all ranks as soon as one has no more
+                inputs.
+
+        Raises:
+            TypeError: The model is one of FSDP2 or of ``replicate()``.
+        """
+        from torch.nn.parallel import DistributedDataParallel
+
+        if not isinstance(self._model, DistributedDataParallel):
+            raise TypeError(
+                "join is for a DistributedDataParallel or a plain module, got "
+                f"{type(self._model).__name__}: FSDP2 and replicate() have none, so give all ranks "
+                "the same number of inputs"
+            )
+        context: AbstractContextManager[Any] = self._model.join(
+            throw_on_early_termination=throw_on_early_termination
+        )
+        return context
+
     @contextmanager
     def accumulate(self) -> Iterator[bool]:
         """Run one forward and backward in it, as often as the cadence of the policies says.
