@@ -10,6 +10,7 @@ end of the backward waits for all of them::
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class BucketsInFlight:
             self._runner.end_reductions()
 
     def drop(self) -> None:
-        """Forget what is in flight: its backward failed. The next bucket begins another step."""
+        """The backward failed: let what is in flight end, and forget it.
+
+        The next bucket begins another step, which undoes this one, on all ranks alike.
+        """
+        for future, _ in self._queue:
+            with suppress(RuntimeError):  # it is not the first error
+                future.wait()
         self._queue.clear()
         self._is_first = True

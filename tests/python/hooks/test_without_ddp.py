@@ -428,7 +428,7 @@ def test_all_ranks_begin_as_the_first() -> None:
 @pytest.mark.parametrize("steps", [2, 3])
 @pytest.mark.ranks(2, env=STEADY)
 def test_a_failed_backward_of_a_plain_module_leaves_nothing_behind(steps: int) -> None:
-    """Neither DDP nor FSDP2 goes on after one. Small buckets were on their way: a step is undone."""
+    """Neither DDP nor FSDP2 goes on after one. What small buckets had on their way is undone."""
 
     class Failing(nn.Module):
         def __init__(self) -> None:
