@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from q7x2._attach_kinds import Kind, described, kind_of, source_of
 from q7x2._core.renamed import renamed
+from q7x2.fsdp.model_kinds import Kind, described, kind_of, source_of
 from q7x2.fsdp.options import Sharded
 from q7x2.hooks.attach_source import attach_source
 from q7x2.hooks.attached import Attached
@@ -61,7 +61,7 @@ def attach(
             ranks, because another number may round differently.
         group: The ranks that train a plain module. They begin with the parameters and buffers of
             its first rank. Only for a module that nothing else reduces.
-        bucket_cap_mb: A bucket of a plain module is full with so many MiB of gradients.
+        bucket_cap_mb: The MiB of gradients with which a bucket of a plain module is full.
         replica_group: The ranks over which the hook averages gradients that FSDP2 has reduced to
             shards. Only for models that FSDP2 shards over a mesh of one dimension.
         optimizer: Residuals follow the learning rate of its first parameter group. A residual

@@ -96,7 +96,7 @@ def assign(
     Args:
         order: Their numbers.
         parameters: All parameters. Those of one bucket have the same dtype and device.
-        limits: A bucket is full as soon as it has so many bytes. The first limit is that of the
+        limits: The number of bytes with which a bucket is full. The first limit is that of the
             first bucket of each kind, and so on; the last one is that of all further buckets.
 
     Returns:

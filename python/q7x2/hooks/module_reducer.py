@@ -43,7 +43,7 @@ class ModuleReducer:
     Args:
         model: The module. All ranks begin with the parameters and buffers of the group's first one.
         group: The process group.
-        bucket_cap_mb: A bucket is full with so many MiB of gradients.
+        bucket_cap_mb: The MiB of gradients with which a bucket is full.
 
     Raises:
         TypeError: ``model`` has parameters that something else distributes.
@@ -136,7 +136,7 @@ class ModuleReducer:
                 call()
 
     def watch(self, output: Any) -> None:
-        """The module's forward has ended: see when the backward comes to its output."""
+        """The module's forward has ended: notice the beginning of the backward of its output."""
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 hooked: Any = leaf

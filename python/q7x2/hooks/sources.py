@@ -57,7 +57,7 @@ class DDPSource:
 
     Raises:
         RuntimeError: It has a hook.
-        ValueError: Its group is none that torch.distributed knows, or its reducer takes no hook.
+        ValueError: torch.distributed does not know its group, or its reducer takes no hook.
     """
 
     def __init__(

@@ -16,9 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 @pytest.mark.ranks(1)
 def test_wrong_arguments() -> None:
     ddp = DDP(net())
-    with pytest.raises(
-        TypeError, match=r"group=\.\.\., got Net"
-    ):
+    with pytest.raises(TypeError, match=r"group=\.\.\., got Net"):
         q7x2.attach(ddp.module, q7x2.PowerSGD())
     with pytest.raises(ValueError, match=r"no parameter.s name matches .layer\.0"):
         q7x2.attach(ddp, q7x2.PowerSGD(full_precision=["layer.0.*"], start_iter=0))
