@@ -31,7 +31,7 @@ def attach(
     scaler: Any = None,
     threads: int = 1,
     group: ProcessGroup | None = None,
-    bucket_cap_mb: float = 25.0,
+    bucket_cap_mb: float | None = None,
     replica_group: ProcessGroup | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     policy: Policy | Sequence[Policy] | None = None,
@@ -61,7 +61,8 @@ def attach(
             ranks, because another number may round differently.
         group: The ranks that train a plain module. They begin with the parameters and buffers of
             its first rank. Only for a module that nothing else reduces.
-        bucket_cap_mb: The MiB of gradients with which a bucket of a plain module is full.
+        bucket_cap_mb: The MiB of gradients with which a bucket of a plain module is full; None: 25.
+            Other models have options of their own for it.
         replica_group: The ranks over which the hook averages gradients that FSDP2 has reduced to
             shards. Only for models that FSDP2 shards over a mesh of one dimension.
         optimizer: Residuals follow the learning rate of its first parameter group. A residual
@@ -95,7 +96,7 @@ def attach(
     if optimizer is not None:
         _check_follows_rate(kind, hook)
     policies = checked_policies(policy)
-    _check_groups(kind, ddp, group, replica_group)
+    _check_groups(kind, ddp, group, replica_group, bucket_cap_mb)
     if kind is Kind.SHARDED:
         from q7x2.fsdp.attached import attach_sharded
 
@@ -112,9 +113,13 @@ def attach(
 
 
 def _check_groups(
-    kind: Kind, model: Any, group: ProcessGroup | None, replica_group: ProcessGroup | None
+    kind: Kind,
+    model: Any,
+    group: ProcessGroup | None,
+    replica_group: ProcessGroup | None,
+    bucket_cap_mb: float | None,
 ) -> None:
-    """Raises unless a plain module, and nothing else, has a group."""
+    """Raises unless a plain module, and nothing else, has a group and buckets."""
     if kind is Kind.PLAIN and group is None:
         raise TypeError(
             "attach needs a DistributedDataParallel, an FSDPModule, a model of replicate(), or a "
@@ -123,6 +128,10 @@ def _check_groups(
     if kind is not Kind.PLAIN and group is not None:
         raise ValueError(
             f"group is for a plain module: {described(model, kind)} has its process group"
+        )
+    if kind is not Kind.PLAIN and bucket_cap_mb is not None:
+        raise ValueError(
+            f"bucket_cap_mb is for a plain module: {described(model, kind)} has buckets of its own"
         )
     if kind is not Kind.SHARDED and replica_group is not None:
         raise ValueError(

@@ -62,7 +62,7 @@ def described(model: Any, kind: Kind) -> str:
 
 
 def source_of(
-    model: Any, kind: Kind, group: ProcessGroup | None, bucket_cap_mb: float
+    model: Any, kind: Kind, group: ProcessGroup | None, bucket_cap_mb: float | None
 ) -> GradientSource:
     """What hands the gradients of a model over, if it is not sharded; raises as ``attach``."""
     from q7x2.fsdp.replicated import ReplicatedSource
@@ -72,8 +72,9 @@ def source_of(
 
     if kind is Kind.PLAIN:
         assert group is not None
-        check_positive("bucket_cap_mb", bucket_cap_mb)
-        return ModuleReducer(model, group, bucket_cap_mb)
+        cap = 25.0 if bucket_cap_mb is None else bucket_cap_mb
+        check_positive("bucket_cap_mb", cap)
+        return ModuleReducer(model, group, cap)
     inner = unwrapped(model)
     if kind is Kind.DDP:
         return DDPSource(inner)

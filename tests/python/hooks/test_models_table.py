@@ -311,6 +311,15 @@ def check_second_hook(kind: Kind) -> None:
     assert again.steps == 1
 
 
+def check_rebind(kind: Kind) -> None:
+    model, hook = attached(kind, net())
+    loss_of(model, 0).backward()
+    other, _, _ = kind(net())
+    hook.rebind(other)
+    loss_of(other, 1).backward()
+    assert hook.steps == 2
+
+
 # In the order of the lines.
 CHECKS: dict[str, Callable[[Kind], None]] = {
     "means over all ranks": check_means,
@@ -329,6 +338,7 @@ CHECKS: dict[str, Callable[[Kind], None]] = {
     "residuals follow the learning rate: `optimizer=`": check_rate,
     "hooks of matrices: `PowerSGD(rank=2)`": check_matrices,
     "`hook.detach()`": check_detach,
+    "another process group: `hook.rebind`": check_rebind,
     "another hook after `detach()`": check_second_hook,
 }
 

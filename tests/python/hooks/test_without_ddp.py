@@ -219,6 +219,8 @@ def test_wrong_models() -> None:
         model, _ = made(kind, start("fsdp"))
         with pytest.raises(ValueError, match=r"group is for a plain module: .*replicate\(\) on"):
             q7x2.attach(model, hook, group=world)
+        with pytest.raises(ValueError, match="bucket_cap_mb is for a plain module"):
+            q7x2.attach(model, hook, bucket_cap_mb=1.0)
         with pytest.raises(TypeError, match=r"Sharded is for an FSDPModule, got .*replicate\(\)"):
             q7x2.attach(model, q7x2.Sharded("int8"))
         with pytest.raises(ValueError, match="replica_group is for FSDP2's shards"):
