@@ -148,9 +148,9 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index,
   int64_t numel = 0;
   for (const size_t number : parameters) {
     if (number >= given_.size()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "expected numbers of the " + std::to_string(given_.size()) +
-                      " parameters, got " + std::to_string(number));
+      throw Error(ErrorCode::kInvalidArgument, "expected numbers of the " +
+                                                   std::to_string(given_.size()) +
+                                                   " parameters, got " + std::to_string(number));
     }
     named.push_back(given_[number]);
     numel += given_[number].numel();
