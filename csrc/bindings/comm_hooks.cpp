@@ -123,12 +123,15 @@ void bind_comm_hooks(py::module_& module) {
           },
           py::arg("bucket"), py::call_guard<py::gil_scoped_release>())
       .def(
-          "reduce_tensor",
-          [](HookRunner& self, size_t index, const at::Tensor& gradient, bool is_first) {
-            return std::make_shared<torch::jit::PythonFutureWrapper>(
-                self.reduce(index, gradient, is_first));
+          "reduce_bucket",
+          [](HookRunner& self, size_t index, const std::vector<size_t>& parameters,
+             const at::Tensor& buffer, bool is_first) {
+            return or_value_error([&] {
+              return std::make_shared<torch::jit::PythonFutureWrapper>(
+                  self.reduce(index, parameters, buffer, is_first));
+            });
           },
-          py::arg("index"), py::arg("gradient"), py::arg("is_first"),
+          py::arg("index"), py::arg("parameters"), py::arg("buffer"), py::arg("is_first"),
           py::call_guard<py::gil_scoped_release>())
       .def("end_reductions", &HookRunner::end_reductions, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly(

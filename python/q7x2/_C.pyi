@@ -159,13 +159,13 @@ class HookRunner:
         serves_many_models: bool,
         may_skip: bool,
     ) -> None: ...
-    def reduce_tensor(
-        self, index: int, gradient: torch.Tensor, is_first: bool
+    def reduce_bucket(
+        self, index: int, parameters: Sequence[int], buffer: torch.Tensor, is_first: bool
     ) -> torch.futures.Future[torch.Tensor]:
-        """Without DDP: the gradient of the parameter ``index``, of one dimension, in place."""
+        """Without DDP: the gradients of ``parameters``, in a buffer of one dimension, in place."""
 
     def end_reductions(self) -> None:
-        """Follows the last `reduce_tensor` of a step."""
+        """Follows the last `reduce_bucket` of a step."""
 
     @property
     def step(self) -> int:

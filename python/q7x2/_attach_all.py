@@ -1,9 +1,9 @@
 """``Q7X2_ATTACH``: the models of a job get a hook, without a line in its script.
 
 The first group of q7x2 in a process starts it. From then on each DistributedDataParallel, and each
-model that ``fully_shard`` shards, gets the hook in its first forward that computes gradients. By
-then a script that attaches a hook of its own has done so, and keeps it. Models on other backends
-stay as they are.
+model that ``fully_shard`` or ``replicate()`` takes, gets the hook in its first forward that
+computes gradients. By then a script that attaches a hook of its own has done so, and keeps it.
+Models on other backends stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from q7x2._attach import attach
 from q7x2._core.backends import is_on_q7x2
 from q7x2._hook_text import parse_hook
 from q7x2.fsdp.options import Sharded
+from q7x2.fsdp.replica_mesh import replica_group_of
 from q7x2.fsdp.torch_internals import param_groups, process_group_of, watch_sharding
+from q7x2.hooks.composable import group_of, is_hidden_ddp, watch_replication
 from q7x2.hooks.options import Quantize
 from q7x2.hooks.runner import place_in
 
@@ -40,8 +42,8 @@ class ModelFollower:
     """Attaches one hook to each model that is made from now on.
 
     Args:
-        text: A hook; or the name of a codec, which :class:`q7x2.Quantize` takes for a
-            DistributedDataParallel, and the gradients of :class:`q7x2.Sharded` for FSDP2.
+        text: A hook; or the name of a codec, which :class:`q7x2.Quantize` takes for
+            replicas, and the gradients of :class:`q7x2.Sharded` for a model that is only sharded.
 
     Raises:
         ValueError: ``text`` is neither.
@@ -67,13 +69,11 @@ class ModelFollower:
         @functools.wraps(init)
         def follow(ddp: DistributedDataParallel, *arguments: Any, **options: Any) -> None:
             init(ddp, *arguments, **options)
-            if isinstance(ddp.module, torch.nn.ParameterList):  # replicate()'s; it runs no forward
-                if _travels_here(ddp, ddp.process_group):
-                    _warn("a model of replicate() gets no hook: only DDP and fully_shard take one")
-            else:
+            if not is_hidden_ddp(ddp):
                 self._wait_for_training(ddp, self._attach_to_ddp)
 
         DDP.__init__ = follow
+        watch_replication(lambda model: self._wait_for_training(model, self._attach_to_replicate))
         watch_sharding(lambda module: self._wait_for_training(module, self._attach_to_shards))
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,6 +120,10 @@ class ModelFollower:
         name = f"DistributedDataParallel of {type(module).__name__}"
         self._attach(ddp, name, ddp.process_group, Quantize, were_loaded)
 
+    def _attach_to_replicate(self, model: torch.nn.Module, were_loaded: bool) -> None:
+        """``model`` is one of the ``replicate()`` that makes a DistributedDataParallel of it."""
+        self._attach(model, type(model).__name__, group_of(model), Quantize, were_loaded)
+
     def _attach_to_shards(self, model: torch.nn.Module, were_loaded: bool) -> None:
         """``model`` is the outermost module: those inside it run later, and share its hook."""
         if model in self._parts:
@@ -128,7 +132,7 @@ class ModelFollower:
         groups = [group for _, _, group in param_groups(model)]
         if groups:
             name = type(model).__name__
-            self._attach(model, name, process_group_of(groups[0]), Sharded, were_loaded)
+            self._attach(model, name, process_group_of(groups[0]), _hook_for(model), were_loaded)
 
     def _attach(
         self,
@@ -164,6 +168,13 @@ class ModelFollower:
             )
         if rank == 0:
             _say(f"{name} on {world_size} ranks now has the hook {self._text}")
+
+
+def _hook_for(model: torch.nn.Module) -> Callable[[str], HookOptions | Sharded]:
+    """What the name of a codec means for a model of FSDP2."""
+    # With replicas, of which FSDP2 has no codec, it is that of the messages between them.
+    has_replicas = any(replica_group_of(group) is not None for _, _, group in param_groups(model))
+    return Quantize if has_replicas else Sharded
 
 
 def _travels_here(model: torch.nn.Module, group: ProcessGroup) -> bool:

@@ -9,6 +9,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits
 
@@ -38,6 +39,18 @@ def net(seed: int = 0, dtype: torch.dtype = torch.float32) -> Net:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Net().to(dtype)
+
+
+def net_of_fsdp(seed: int = 0) -> Net:
+    """FSDP2 reduces no empty parameters."""
+    model = net(seed)
+    model.nothing.requires_grad_(False)
+    return model
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor, which may be a DTensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 # For every line of tests that all hooks must pass.

@@ -140,22 +140,31 @@ c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(c10d::GradBucket& buc
   return hand_over(job, bucket.getParameters());
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index, const at::Tensor& gradient,
+c10::intrusive_ptr<c10::ivalue::Future> HookRunner::reduce(size_t index,
+                                                           const std::vector<size_t>& parameters,
+                                                           const at::Tensor& buffer,
                                                            bool is_first) {
-  if (index >= given_.size() || gradient.dim() != 1 || !gradient.is_contiguous() ||
-      gradient.numel() != given_[index].numel()) {
+  std::vector<at::Tensor> named;
+  int64_t numel = 0;
+  for (const size_t number : parameters) {
+    if (number >= given_.size()) {
+      throw Error(ErrorCode::kInvalidArgument, "expected numbers of the " +
+                                                   std::to_string(given_.size()) +
+                                                   " parameters, got " + std::to_string(number));
+    }
+    named.push_back(given_[number]);
+    numel += given_[number].numel();
+  }
+  if (buffer.dim() != 1 || !buffer.is_contiguous() || buffer.numel() != numel) {
     throw Error(ErrorCode::kInvalidArgument,
-                "expected a contiguous gradient of one dimension with as many elements as " +
-                    (index < given_.size()
-                         ? std::to_string(given_[index].numel())
-                         : "one of the " + std::to_string(given_.size()) + " parameters") +
-                    ", got shape " + c10::str(gradient.sizes()));
+                "expected a contiguous buffer of one dimension with the " + std::to_string(numel) +
+                    " elements of its parameters, got shape " + c10::str(buffer.sizes()));
   }
   auto job = std::make_shared<HookJob>(*this);
   job->bucket.index = index;
-  job->bucket.buffer = gradient;
+  job->bucket.buffer = buffer;
   job->is_first = is_first;
-  return hand_over(job, {given_[index]});
+  return hand_over(job, std::move(named));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> HookRunner::hand_over(const std::shared_ptr<HookJob>& job,

@@ -77,10 +77,12 @@ class HookRunner {
   void expect_fewer_buckets();
   /// Called in DDP's thread. Returns at once; the future holds `bucket`'s buffer.
   c10::intrusive_ptr<c10::ivalue::Future> reduce(c10d::GradBucket& bucket);
-  /// The same without DDP: `gradient` (one dimension, contiguous) of the parameter `index`. After
-  /// the last one of a step, call `end_reductions`.
-  c10::intrusive_ptr<c10::ivalue::Future> reduce(size_t index, const at::Tensor& gradient,
-                                                 bool is_first);
+  /// The same without DDP: `buffer` (one dimension, contiguous) holds the gradients of
+  /// `parameters`, which are numbers of the named ones, one after the other. `index` is the
+  /// bucket's. After the last one of a step, call `end_reductions`.
+  c10::intrusive_ptr<c10::ivalue::Future> reduce(size_t index,
+                                                 const std::vector<size_t>& parameters,
+                                                 const at::Tensor& buffer, bool is_first);
   /// All gradients of the step have been reduced.
   void end_reductions();
 

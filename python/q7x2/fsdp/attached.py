@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from q7x2._core import hook_state
 from q7x2.fsdp.attach import ShardedModel
 from q7x2.fsdp.options import ShardedStats
+from q7x2.fsdp.replica_mesh import HybridMesh
 from q7x2.fsdp.traffic import Traffic, without_weights
 from q7x2.hooks.attached import Attached
 from q7x2.policy.driver import PolicyDriver, check_same_policies
@@ -31,6 +32,24 @@ def attach_sharded(
     policies: Sequence[Policy],
 ) -> AttachedSharded:
     """See :func:`q7x2.attach`."""
+    mesh = HybridMesh(model)
+    try:
+        attached = _attach(model, hook, mesh.checked(replica_group), scaler, threads, policies)
+    except BaseException:
+        mesh.remove()
+        raise
+    attached._removable.append(mesh)
+    return attached
+
+
+def _attach(
+    model: Any,
+    hook: Sharded | HookOptions,
+    replica_group: ProcessGroup | None,
+    scaler: Any,
+    threads: int,
+    policies: Sequence[Policy],
+) -> AttachedSharded:
     sharded = ShardedModel(model, hook, replica_group)
     check_same_policies(policies, *sharded.process_groups)
     if policies:
@@ -48,6 +67,7 @@ def attach_sharded(
         part=sharded.part,
         threads=threads,
     )
+    attached._model = model
     attached._follow(model)
     attached._notice_loads(model)
     if driver is not None:
@@ -120,7 +140,7 @@ class AttachedSharded(Attached):
         if self._driver is not None:
             self._steer(traffic)
             self._driver.start(traffic, step)
-            self._model = model
+        self._model = model
         traffic.load(without_weights(shared), hook_state.without_lost_ranks(local), step)
         self._move(cast("torch.nn.Module", model), traffic, sharded.place, sharded.part)
         self._notice_loads(model)

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from q7x2._core.backward import at_end_of_backward, is_backward_running
 from q7x2.fsdp.messages import Sum
-from q7x2.fsdp.torch_internals import at_end_of_backward, is_backward_running, takes_late_gradients
+from q7x2.fsdp.torch_internals import takes_late_gradients
 
 if TYPE_CHECKING:
     from q7x2._C import HookRunner
@@ -140,8 +141,8 @@ class Reductions:
         self._notice_end(entry)
         if self._replicas is not None and entry.needs_replicas:
             entry.row = entry.row.to(entry.dtype)
-            entry.future = self._replicas.reduce_tensor(
-                entry.member.index, entry.row, self._is_first
+            entry.future = self._replicas.reduce_bucket(
+                entry.member.index, [entry.member.index], entry.row, self._is_first
             )
             if self._clock is not None:
                 self._clock.watch(entry.future)

@@ -131,12 +131,17 @@ def in_backward(group: Any) -> bool:
     return bool(group._training_state.name == "PRE_BACKWARD")
 
 
-def is_backward_running() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
+def dtype_of_parameters(group: Any) -> torch.dtype | None:
+    """That of the param group's parameters, and of their gradients."""
+    dtype: torch.dtype | None = group._orig_dtype
+    return dtype
 
 
-def at_end_of_backward(call: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(call)
+def reduced_dtype(parameter: Any, group: Any) -> torch.dtype:
+    """That in which the param group reduces the parameter's gradient."""
+    policy = group.mp_policy
+    dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or parameter.sharded_param.dtype
+    return dtype
 
 
 def takes_late_gradients(group: Any, dtype: torch.dtype) -> bool:

@@ -216,7 +216,7 @@ class Attached(ObeysPolicies):
         local = hook_state.without_lost_ranks(local)
         if self._driver is not None:
             self._driver.start(runner, step)
-            self._model = ddp
+        self._model = ddp
         runner.load(shared, local, step)
         register(ddp, runner, self.options)
         self._move(ddp, runner, place, part_of(ddp.process_group))

@@ -38,11 +38,11 @@ class Observation:
 
 
 class ObeysPolicies:
-    """The part of :class:`Attached` that is about policies."""
+    """The part of :class:`Attached` that is about policies, and about when gradients travel."""
 
     _runner: Runner
     _driver: PolicyDriver | None = None
-    _model: Any = None  # a DistributedDataParallel or an FSDPModule
+    _model: Any = None  # that has the hook
     _snapshots: Snapshots | None = None
     _backwards = 0  # since the last reduction
 
@@ -60,6 +60,47 @@ class ObeysPolicies:
     def validation_due(self) -> bool:
         """A policy wants a validation now; see :meth:`observe`."""
         return self._driver is not None and self._driver.validation_due(self._runner.step)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """In it, a backward leaves gradients on their rank, and the next one after it adds to them.
+
+        It is ``no_sync`` of a DistributedDataParallel, ``set_requires_gradient_sync`` of FSDP2 and
+        ``replicate()``, and the same for plain modules. Both forward and backward belong in it.
+
+        >>> with hook.no_sync():
+        ...     loss(model(first)).backward()
+        >>> loss(model(second)).backward()  # reduces the sum of both
+        """
+        return self._unreduced()
+
+    def join(self, throw_on_early_termination: bool = False) -> AbstractContextManager[Any]:
+        """Train with a different number of inputs per rank, as ``DistributedDataParallel.join``.
+
+        Ranks without inputs contribute zeros, and means are over all ranks. In the end all ranks
+        get the parameters of the last one. For a DistributedDataParallel or a plain module.
+
+        >>> with hook.join():
+        ...     for batch in batches_of_this_rank: ...
+
+        Args:
+            throw_on_early_termination: Raise RuntimeError on all ranks as soon as one has no more
+                inputs.
+
+        Raises:
+            TypeError: The model is one of FSDP2 or of ``replicate()``.
+        """
+        from torch.nn.parallel import DistributedDataParallel
+
+        if not isinstance(self._model, DistributedDataParallel):
+            raise TypeError(
+                "join is for a DistributedDataParallel or a plain module, got "
+                f"{type(self._model).__name__}: FSDP2 and replicate() have none, so give all ranks "
+                "the same number of inputs"
+            )
+        context: AbstractContextManager[Any] = self._model.join(
+            throw_on_early_termination=throw_on_early_termination
+        )
+        return context
 
     @contextmanager
     def accumulate(self) -> Iterator[bool]:

@@ -15,10 +15,12 @@ import q7x2
 import torch
 import torch.distributed as dist
 from fsdp_training import mesh_over, sharded, whole_weights
-from hook_training import backward, net, sgd
+from hook_training import assert_states_equal, backward, local, net, net_of_fsdp, sgd
 from q7x2._hook_text import parse_hook
 from torch import nn
+from torch.distributed._composable.replicate import replicate as replicate_on_ddp
 from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._pytree import tree_flatten
 from values import assert_bits
@@ -120,8 +122,9 @@ def test_compiled_models(outside: bool) -> None:
 
 @pytest.mark.ranks(2, env=STEADY | {"Q7X2_ATTACH": "int8"})
 def test_what_cannot_be_attached_is_named() -> None:
-    with pytest.warns(UserWarning, match="ReplicateNet gets no hook: .*only replicates"):
-        fsdp_training.backward(replicate(fsdp_training.net()), 0)
+    unusual = DDP(nn.Linear(2, 2, dtype=torch.complex64))
+    with pytest.warns(UserWarning, match=r"of Linear gets no hook: the parameters are complex"):
+        unusual(torch.ones(1, 2, dtype=torch.complex64))
     own = DDP(net())
     q7x2.attach(own, q7x2.OneBit())
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -219,3 +222,46 @@ def test_state_without_the_variable() -> None:
     q7x2.load_state_dict({})
     with pytest.raises(ValueError, match="1 hooks, but Q7X2_ATTACH is not set"):
         q7x2.load_state_dict({"0: DistributedDataParallel of Net": {}})
+
+
+def names_of(state: dict[str, Any]) -> list[str]:
+    return [key.split(": ")[1] for key in state]
+
+
+@pytest.mark.ranks(2, env=STEADY | {"Q7X2_ATTACH": "int8"})
+def test_both_kinds_of_replicate_get_the_hook() -> None:
+    expected = DDP(net_of_fsdp())
+    own = q7x2.attach(expected, q7x2.Quantize("int8"))
+    with_line = train(expected, range(4))
+    mesh = mesh_over("q7x2")
+    for model in (
+        replicate_on_ddp(net_of_fsdp()),
+        replicate(net_of_fsdp(), mesh=mesh),
+    ):
+        weights = train(model, range(4))
+        assert_same([local(p) for p in weights], with_line)
+    states = q7x2.state_dict()
+    assert names_of(states) == ["DDPNet", "ReplicateNet"]
+    for state in states.values():
+        assert_states_equal(state, own.state_dict())
+
+
+@pytest.mark.ranks(2, env=STEADY | {"Q7X2_ATTACH": "int8"})
+def test_a_script_that_attaches_to_replicate_keeps_its_hook() -> None:
+    model = replicate_on_ddp(net())
+    hook = q7x2.attach(model, q7x2.Allreduce())
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        train(model, range(1))
+    assert ("DDPNet keeps the hook that it has" in said.getvalue()) == (dist.get_rank() == 0)
+    assert hook.steps == 1
+    assert q7x2.state_dict() == {}
+
+
+@pytest.mark.ranks(4, env=STEADY | {"Q7X2_ATTACH": "int8"}, fresh=True)
+def test_the_name_of_a_codec_is_that_of_the_replicas_of_hsdp() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("hosts", "shards"))
+    model = sharded(mesh)
+    fsdp_training.train(model, fsdp_training.adam(model), range(2))
+    (state,) = q7x2.state_dict().values()
+    assert state["hook"] == "Quantize"
+    assert state["step"] == 2

@@ -281,9 +281,9 @@ def test_the_last_reference_may_be_a_callbacks() -> None:
 
     if dist.get_rank() == 1:
         dist.barrier()  # rank 0 has its callback before it has the sum
-        kept[0].reduce_tensor(0, torch.ones(8), True).wait()
+        kept[0].reduce_bucket(0, [0], torch.ones(8), True).wait()
         return
-    future = kept[0].reduce_tensor(0, torch.ones(8), True).then(drop)
+    future = kept[0].reduce_bucket(0, [0], torch.ones(8), True).then(drop)
     dist.barrier()
     last_is_ours.set()
     assert future.wait().tolist() == [1.0] * 8
@@ -294,7 +294,7 @@ def test_the_last_reference_may_be_a_callbacks() -> None:
 def test_what_is_in_flight_fails_when_the_hook_goes() -> None:
     runner = make_runner(q7x2.Allreduce(), None, [("weight", torch.zeros(8))])
     if dist.get_rank() == 0:  # rank 1 never calls
-        future = runner.reduce_tensor(0, torch.ones(8), True)
+        future = runner.reduce_bucket(0, [0], torch.ones(8), True)
         del runner
         with pytest.raises(RuntimeError, match="destroyed while a gradient was being reduced"):
             future.wait()

@@ -9,6 +9,7 @@ import q7x2
 import torch
 import torch.distributed as dist
 from hook_training import backward, net
+from q7x2.hooks.runner import make_runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 @pytest.mark.ranks(1)
 def test_wrong_arguments() -> None:
     ddp = DDP(net())
-    with pytest.raises(TypeError, match="needs a DistributedDataParallel, got Net"):
+    with pytest.raises(TypeError, match=r"group=\.\.\., got Net"):
         q7x2.attach(ddp.module, q7x2.PowerSGD())
     with pytest.raises(ValueError, match=r"no parameter.s name matches .layer\.0"):
         q7x2.attach(ddp, q7x2.PowerSGD(full_precision=["layer.0.*"], start_iter=0))
@@ -79,3 +80,18 @@ def test_ranks_that_attach_different_hooks_are_told(mine: Any, its: Any) -> None
     assert repr(its) in str(error.value)
     q7x2.attach(ddp, mine)
     backward(ddp, 0)
+
+
+@pytest.mark.ranks(1)
+def test_buckets_without_ddp_are_checked() -> None:
+    """A wrong call changes nothing: the runner still reduces."""
+    named = [("one", torch.zeros(2, 2)), ("two", torch.zeros(3))]
+    runner = make_runner(q7x2.Allreduce(), None, named)
+    with pytest.raises(ValueError, match="numbers of the 2 parameters, got 2"):
+        runner.reduce_bucket(0, [0, 2], torch.ones(7), True)
+    for wrong in (torch.ones(6), torch.ones(7, 1), torch.ones(14)[::2]):
+        with pytest.raises(ValueError, match="contiguous buffer of one dimension with the 7 elem"):
+            runner.reduce_bucket(0, [0, 1], wrong, True)
+    assert runner.reduce_bucket(0, [1, 0], torch.ones(7), True).wait().tolist() == [1.0] * 7
+    runner.end_reductions()
+    assert runner.step == 1

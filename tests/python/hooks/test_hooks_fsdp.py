@@ -12,7 +12,6 @@ import torch.distributed.checkpoint as dcp
 from fsdp_training import Optional, two_hosts
 from hook_training import assert_states_equal, backward
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from values import assert_bits, assert_close
@@ -101,10 +100,6 @@ def test_replicas_must_be_given_and_be_ours_to_reduce() -> None:
         q7x2.attach(fsdp, q7x2.Allreduce())
     with pytest.raises(ValueError, match="replica_group is for FSDP2"):
         q7x2.attach(DDP(model()), q7x2.Allreduce(), replica_group=replicas)
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
-    both = fully_shard(model(), mesh=mesh)
-    with pytest.raises(ValueError, match="mesh of two dimensions by itself"):
-        q7x2.attach(both, q7x2.Allreduce(), replica_group=replicas)
     with pytest.raises(ValueError, match="FSDP2's shards are none: expected batched=True"):
         q7x2.attach(fsdp, q7x2.PowerSGD(rank=4), replica_group=replicas)
 
