@@ -122,9 +122,9 @@ def test_splits_whose_sum_overflows() -> None:
     """The sum of 64-bit numbers is that of the rows."""
     huge = 2**63 - 1
     for splits in ([huge, huge, 8], [8, huge, huge], [-1, 5, 2]):
-        with pytest.raises(ERRORS, match="(?i)split sizes"):
+        with pytest.raises(ERRORS, match=r"(?i)split sizes"):
             dist.all_to_all_single(torch.ones(6), torch.ones(6), splits, [2, 2, 2])
-        with pytest.raises(ERRORS, match="(?i)split sizes"):
+        with pytest.raises(ERRORS, match=r"(?i)split sizes"):
             dist.all_to_all_single(torch.ones(6), torch.ones(6), [2, 2, 2], splits)
     works_still()
 

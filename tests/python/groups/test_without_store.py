@@ -70,6 +70,10 @@ def test_new_groups_need_no_store(new_pool, tmp_path: pathlib.Path) -> None:
     assert all(each.kind == "ok" for each in outcomes), text
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15),
+    reason="from torch 2.15 on, such names count the calls of each rank: all ranks must call",
+)
 @pytest.mark.ranks(3)
 def test_a_name_that_comes_again() -> None:
     """The same members make and destroy groups, whose names are made of their ranks."""
