@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "backend/store_end.h"
@@ -15,6 +16,23 @@ namespace {
 
 // How long a rank that leaves waits until rank 0 closes the store.
 constexpr std::chrono::milliseconds kStorePatience{1000};
+// How long a rank that leaves waits until the others' kernels have what it has sent.
+constexpr std::chrono::milliseconds kDeliveryPatience{1000};
+constexpr std::chrono::microseconds kDeliveryPause{200};
+
+// The process may end as soon as its last group is destroyed, before the Runtime closes its
+// connections: from torch 2.15 on, what a group holds may outlive the call.
+void await_delivery(Runtime& runtime) {
+  const TimePoint give_up = Clock::now() + kDeliveryPatience;
+  const auto is_delivered = [&] {
+    Locked locked(runtime.lock());
+    return runtime.reactor().unacknowledged_bytes(locked, {}) == 0;
+  };
+  while (!is_delivered() && Clock::now() < give_up) {
+    runtime.drive();
+    std::this_thread::sleep_for(kDeliveryPause);
+  }
+}
 
 }  // namespace
 
@@ -187,9 +205,9 @@ void ProcessGroupQ7x2::shutdown() {
     return;
   }
   leave();
-  if (rank_ > 0 && !has_successor_ && getGroupDesc() == "default_pg" && !group_->error()) {
-    wait_for_end(store_, kStorePatience);
-  }
+  if (has_successor_ || getGroupDesc() != "default_pg" || group_->error()) return;
+  Runtime::run_unlocked([this] { await_delivery(*runtime_); });
+  if (rank_ > 0) wait_for_end(store_, kStorePatience);
 }
 
 }  // namespace q7x2
