@@ -85,8 +85,7 @@ class AwaitedSignal final : public c10d::Work {
 }  // namespace
 
 c10::intrusive_ptr<compat::Window> ProcessGroupQ7x2::make_window() {
-  return c10::make_intrusive<WindowQ7x2>(
-      c10::intrusive_ptr<ProcessGroupQ7x2>::unsafe_reclaim_from_nonowning(this));
+  return c10::make_intrusive<WindowQ7x2>(*this);
 }
 
 // ------------------------------------------------------------------------------------- set-up

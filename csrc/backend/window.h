@@ -20,7 +20,9 @@ namespace q7x2 {
 
 class WindowQ7x2 final : public compat::Window {
  public:
-  explicit WindowQ7x2(c10::intrusive_ptr<ProcessGroupQ7x2> group) : group_(std::move(group)) {}
+  /// It keeps the group.
+  explicit WindowQ7x2(ProcessGroupQ7x2& group)
+      : group_(c10::intrusive_ptr<ProcessGroupQ7x2>::unsafe_reclaim_from_nonowning(&group)) {}
 
   void open(const at::Tensor& tensor, bool owning) override;
   /// As `open`, with memory that the ranks of the host share. Returns the tensor: zeros.

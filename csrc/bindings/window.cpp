@@ -17,11 +17,6 @@ using namespace pybind11::literals;
 using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kUnset = c10d::kUnsetTimeout;
 
-c10::intrusive_ptr<WindowQ7x2> make(ProcessGroupQ7x2& group) {
-  return c10::make_intrusive<WindowQ7x2>(
-      c10::intrusive_ptr<ProcessGroupQ7x2>::unsafe_reclaim_from_nonowning(&group));
-}
-
 }  // namespace
 
 void bind_window(py::module_& module) {
@@ -32,7 +27,7 @@ void bind_window(py::module_& module) {
                          py::class_<Window, Holder>>;
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   Class(module, "WindowQ7x2", "Memory of each rank that other ranks write and read.")
-      .def(py::init(&make), "group"_a)
+      .def(py::init<ProcessGroupQ7x2&>(), "group"_a)
       .def("open", &Window::open, "tensor"_a, "owning"_a, no_gil,
            "All ranks: make the tensor the window.")
       .def(

@@ -30,7 +30,7 @@
 namespace q7x2 {
 
 /// Its functions may be called from any thread, those of one rank for one peer not at once.
-class PeerWindow : public std::enable_shared_from_this<PeerWindow> {
+class PeerWindow {
  public:
   /// What the ranks say to each other while a window is made or closed: gets equally many bytes of
   /// each rank, by rank. Throws if a rank has failed.

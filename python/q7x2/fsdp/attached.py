@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from q7x2._core import hook_state
+from q7x2._core.backward import without_gradient_sync
 from q7x2.fsdp.attach import ShardedModel
 from q7x2.fsdp.options import ShardedStats
 from q7x2.fsdp.replica_mesh import HybridMesh
@@ -149,13 +150,8 @@ class AttachedSharded(Attached):
         assert traffic.steering is not None
         traffic.steering.scale = lambda: self._loss_scale
 
-    @contextmanager
-    def _unreduced(self) -> Iterator[None]:
-        self._model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            self._model.set_requires_gradient_sync(True)
+    def _unreduced(self) -> AbstractContextManager[None]:
+        return without_gradient_sync(self._model)
 
     def _mean(self, loss: float) -> float:
         assert self._runner.steering is not None

@@ -14,14 +14,18 @@ has to convert them or to add them to others, it gets zeros, and the means are a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from q7x2._core.backward import at_end_of_backward, is_backward_running
+from q7x2._core.backward import (
+    at_end_of_backward,
+    is_backward_running,
+    without_gradient_sync,
+)
 from q7x2.fsdp.replica_mesh import check_same_ranks, without_replicas
 from q7x2.fsdp.torch_internals import (
     check_entry_points,
@@ -98,13 +102,8 @@ class ReplicatedSource:
             )
         self._forward = self.model.register_forward_pre_hook(lambda *_: self._begin_forward())
 
-    @contextmanager
-    def unreduced(self) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            self.model.set_requires_gradient_sync(True)
+    def unreduced(self) -> AbstractContextManager[None]:
+        return without_gradient_sync(self.model)
 
     def release(self) -> None:
         while self._restore:

@@ -7,12 +7,13 @@ first forward, and never runs its forward. A hook goes to its reducer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from q7x2._core.backward import without_gradient_sync
 from q7x2.hooks.sources import DDPSource
 
 if TYPE_CHECKING:
@@ -76,10 +77,5 @@ class ComposableSource(DDPSource):
         ddp, names = _made_ddp(model)
         super().__init__(ddp, model, names)
 
-    @contextmanager
-    def unreduced(self) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            self.model.set_requires_gradient_sync(True)
+    def unreduced(self) -> AbstractContextManager[None]:
+        return without_gradient_sync(self.model)
